@@ -375,14 +375,21 @@ def test_a_key_that_the_owner_lacks_ends_the_command(tasks: Path, is_served: boo
 
 
 def test_processes_end_without_their_parent(tasks: Path) -> None:
-    """After ``kill -9`` of the parent, its processes end by themselves, and no item is lost."""
+    """After ``kill -9`` of the parent, its processes end by themselves, and say so in one line. No item is lost."""
     enqueue(tasks, *numbers(5))
-    with worker(tasks, "gated", "--processes", 2, "--lock-timeout", 1) as command:
+    with worker(tasks, "gated", "--processes", 2, "--lock-timeout", 3600) as command:
         wait_for(lambda: len(lines(tasks, "begun")) == 2)
         command.kill()
         (tasks / "gate").touch()
         for pid in lines(tasks, "begun"):
             wait_for(lambda pid=pid: is_free(tasks / f"lock-{int(pid)}"))  # type: ignore[misc]
+        _, *ends = command.finish()[2].splitlines()  # its stderr is that of the processes
+        parent = command.process.pid
+    assert sorted(ends) == [
+        f"worker {number}: it ends, since the command, process {parent}, has ended: what is not done stays in the "
+        "queue: run it again"
+        for number in (1, 2)
+    ]
     with PersistentQueue(tasks / "queues", "orders", lock_timeout=60.0) as queue:
         assert drain(queue) == numbers(5)
 

@@ -14,6 +14,9 @@ The effects on an item:
 After each flush the process writes a line to the pipe of its parent: the number of items done, and of failures. So the
 parent knows the counts of a process that was killed. If the process ends because the queue is drained, it writes
 ``DRAINED``. It writes ``HOPELESS`` if the owner lacks the key of the next item, or stdout has no reader any more.
+
+If the parent has ended, the process ends as well, and says so. The parent may have been the owner: the process waits
+for no other one.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from persistentqueue import (
     connect,
 )
 from persistentqueue.drawing.text import many
-from persistentqueue.workers import SharedSubscription
+from persistentqueue.workers import STOP, SharedSubscription
 
 from ..app import explanation
 from ..output import log_at_once, logged
@@ -93,6 +96,10 @@ class Place(NamedTuple):
     parent: int
     pipe: int
 
+    def is_orphan(self) -> bool:
+        """Return whether the parent has ended, which would report and restart."""
+        return os.getppid() != self.parent
+
 
 class Loop:
     """The loop of one process. ``run`` returns after a signal, without its parent, or when the queue is drained."""
@@ -109,6 +116,7 @@ class Loop:
     def run(self) -> None:
         """Take items and work, until the end. Raises the errors of the queue."""
         job = self._job
+        STOP.asked = self._place.is_orphan
         # Without a demand of its own (sync=False): the parent has told which options the owner has otherwise.
         options = Options(create=False, sync=False, trust=job.trust, network_disk=job.network_disk)
         look_seconds = DRAINED_LOOK_SECONDS if job.until_empty else LOOK_SECONDS
@@ -136,8 +144,8 @@ class Loop:
                     raise UsageError("stdout has no reader any more, so each item would fail: let the reader go on")
 
     def _must_end(self) -> bool:
-        """Return whether a signal came, or the parent has ended, which would report and restart."""
-        return self._signals.wait(0) or os.getppid() != self._place.parent
+        """Return whether a signal came, or the parent has ended."""
+        return self._signals.wait(0) or self._place.is_orphan()
 
     def _work(self, session: Session[bytes] | WorkerSession[bytes], items: Sequence[bytes]) -> None:
         """Run the function for the items, flush, and report."""
@@ -245,9 +253,14 @@ def main(arguments: Sequence[str]) -> int:
                 raise
             return finish(0)
         except (PersistentQueueError, UsageError, OSError) as error:
-            words = explanation(error, {"path": job.path, "name": job.name, "subscription": job.subscription})
-            if isinstance(error, WrongKeyError):  # the processes themselves never open an item
-                words = f"{error} (on the command line: --key {error.key_id}=FILE, for the command that owns the queue)"
-            _LOG.warning("worker %d: it ends: %s: %s", place.number, type(error).__name__, words)
-            return finish(FAILED)
+            if not place.is_orphan():
+                words = explanation(error, {"path": job.path, "name": job.name, "subscription": job.subscription})
+                if isinstance(error, WrongKeyError):  # the processes themselves never open an item
+                    option = f"--key {error.key_id}=FILE, for the command that owns the queue"
+                    words = f"{error} (on the command line: {option})"
+                _LOG.warning("worker %d: it ends: %s: %s", place.number, type(error).__name__, words)
+                return finish(FAILED)
+        if place.is_orphan():
+            why = "it ends, since the command, process %d, has ended: what is not done stays in the queue: run it again"
+            _LOG.warning(f"worker %d: {why}", place.number, place.parent)
     return finish(0)

@@ -8,10 +8,13 @@ import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from persistentqueue import DeadLetter, PersistentQueue, QueueFullError, View, connect, transaction
+from persistentqueue import DeadLetter, Options, PersistentQueue, QueueFullError, View, connect, transaction
+from persistentqueue.cli.parser import VERBS
+from persistentqueue.options import relied_on
 from persistentqueue.storage.inbox_limits import read_limits
 from persistentqueue.storage.layout import SOCKET_NAME
 from persistentqueue.system.disk import DISK
@@ -244,6 +247,27 @@ def test_limits_are_those_of_the_owner(path: Path) -> None:
         with pytest.raises(QueueFullError):
             session.flush()
         session.rollback()
+
+
+def test_all_that_a_worker_relies_on(path: Path, tmp_path: Path) -> None:
+    """``serve`` has an option for each one that a worker may rely on. A worker with equal options is not warned."""
+    pytest.importorskip("zstandard")
+    relied_on_here: dict[str, Any] = {
+        "data_path": str(tmp_path / "media"),
+        "fan_out": True,
+        "min_free_bytes": 4096,
+        "compression": "zstd",
+        "max_bytes": 5000,
+        "full": "block",
+        "wipe": True,
+    }
+    names = {"retry_delay_seconds": "retry_delay", "encryption": "keys"}
+    assert {names.get(each, each) for each in relied_on(Options())} <= {each.key for each in VERBS["serve"].options}
+    words: list[object] = []
+    for name, value in relied_on_here.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [value])]
+    with serving(path, "orders", *words), connect(path, "orders", serve="never", **relied_on_here) as queue:
+        assert queue.data_path == str(tmp_path / "media" / "orders")
 
 
 @pytest.mark.damages

@@ -67,6 +67,22 @@ ATTEMPTS = (
 _LOG = logging.getLogger("persistentqueue")
 
 
+class Serving(Owning):
+    """The values of the options that ``serve`` has beside ``ATTEMPTS`` and ``CREATE``."""
+
+    max_items: int | None
+    max_bytes: int | None
+    max_disk_bytes: int | None
+    min_free_bytes: int
+    full: Literal["raise", "block"]
+    sync: bool
+    wipe: bool
+    fan_out: bool
+    data_path: str | None
+    compression: Literal["zstd"] | None
+    grace_seconds: float
+
+
 def _options(
     access: Owning, *, max_attempts: int | None, dead_letter: str | None, retry_delay: float, create: bool
 ) -> Options:
@@ -91,6 +107,13 @@ def _options(
     parameter("--max-bytes", type=Number(int, 1), metavar="BYTES", help="Most bytes of a queue's items."),
     parameter("--max-disk-bytes", type=Number(int, 1), metavar="BYTES", help="Most bytes of a queue's files."),
     parameter(
+        "--min-free-bytes",
+        type=Number(int, 0),
+        default=Options.min_free_bytes,
+        metavar="BYTES",
+        help="Bytes of the file system that enqueues leave free.",
+    ),
+    parameter(
         "--full",
         choices=("raise", "block"),
         default="raise",
@@ -100,6 +123,14 @@ def _options(
         "--no-sync", action="store_false", dest="sync", help="Do not wait for the disk: a power cut may lose flushes."
     ),
     parameter("--wipe", action="store_true", help="Overwrite each file that the owner frees."),
+    parameter("--fan-out", action="store_true", help="Let only subscriptions read a new queue."),
+    parameter(
+        "--data-path",
+        metavar="DIR",
+        completes="directory",
+        help="Keep the segments of a new queue in DIR/NAME, on other media.",
+    ),
+    parameter("--compression", choices=("zstd",), help="Compress each block that becomes smaller."),
     parameter(
         "--grace-seconds",
         type=Number(float, 0),
@@ -116,16 +147,9 @@ def serve(
     max_attempts: int | None,
     dead_letter: str | None,
     retry_delay: float,
-    max_items: int | None,
-    max_bytes: int | None,
-    max_disk_bytes: int | None,
-    full: Literal["raise", "block"],
-    sync: bool,
-    wipe: bool,
-    grace_seconds: float,
     create: bool,
     as_json: bool,
-    **access: Unpack[Owning],
+    **settings: Unpack[Serving],
 ) -> int:
     """Own queues, and serve them to the processes that connect to them, until SIGTERM, SIGHUP or Ctrl-C.
 
@@ -138,23 +162,14 @@ def serve(
     Disk: the queues, as its clients ask for. Lock: needed, until the end.
     """
     options = _options(
-        access,
+        settings,
         max_attempts=max_attempts,
         dead_letter=dead_letter,
         retry_delay=retry_delay,
         create=create and bool(names),
     )
-    options = replace(
-        options,
-        max_items=max_items,
-        max_bytes=max_bytes,
-        max_disk_bytes=max_disk_bytes,
-        keep_limits=max_items is max_bytes is max_disk_bytes is None,
-        full=full,
-        sync=sync,
-        wipe=wipe,
-        grace_seconds=grace_seconds,
-    )
+    limits = (options.max_items, options.max_bytes, options.max_disk_bytes)
+    options = replace(options, keep_limits=limits == (None, None, None))
     found = [each for each in dict.fromkeys(queues_in(path, names)) if each != dead_letter]
     if not found:
         raise UsageError(f"--dead-letter {dead_letter}: no queue is left to serve: name another queue for dead letters")

@@ -28,7 +28,7 @@ from ..storage.log import parse_log_name
 from ..storage.relocation import own_location
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join
 from ..system.files import sync_directory
-from ..system.path_errors import naming_paths, unless_lacking
+from ..system.path_errors import OUT_OF_REACH, naming_paths, unless_lacking
 from ..system.trust import need_trusted
 from .in_doubt import refuse_unsettled
 
@@ -127,7 +127,9 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
         held.unlink(lock.path)
         if name is not None:
             remove_directory(held, directory)
-            with suppress(FileNotFoundError):  # the directory, or its parent, was renamed: the old name needs no sync
+            # The old name of a renamed directory needs no sync. In a parent that cannot be read, a power cut may bring
+            # an empty directory back.
+            with suppress(*OUT_OF_REACH):
                 sync_directory(held, dirname(directory) or ".")
         shielded(lock.release)
     except BaseException:  # also an interruption of that step, which then does the rest

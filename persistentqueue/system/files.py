@@ -170,8 +170,9 @@ def _make_missing(disk: Disk, path: str) -> None:
         disk.lstat(above)
     except FileNotFoundError:
         _make_missing(disk, above)
-    _make(disk, path)
-    sync_directory(disk, above)
+    with names_of(disk, above) as sync:  # first: a directory that cannot be opened cannot be synced, so it gets nothing
+        _make(disk, path)
+        sync()
 
 
 def sync_names(disk: Disk, path: str) -> None:

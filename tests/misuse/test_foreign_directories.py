@@ -198,6 +198,35 @@ def test_row_09_the_command_line(directory: Path, open_queue: QueueFactory) -> N
 
 
 @needs_root
+def test_a_directory_that_cannot_be_listed() -> None:
+    """A queue is never made in a directory that its user cannot read. One that is there is used, and deleted."""
+    stack = ExitStack()
+    program = (
+        "import os, sys\n"
+        "import portalocker  # which the other user may not be able to read\n"
+        "from persistentqueue import PathDeniedError, PersistentQueue, Producer, connect, delete_queue\n"
+        f"os.setgid({SOMEBODY}); os.setuid({SOMEBODY})\n"
+        "for make in (PersistentQueue, PersistentQueue, Producer, Producer, connect, connect):\n"
+        "    try:\n"
+        "        make(sys.argv[1], 'new')\n"
+        "    except PathDeniedError:\n"
+        "        print(make.__name__)\n"
+        "with PersistentQueue(sys.argv[1], 'own') as queue, queue.transaction() as session:\n"
+        "    session.enqueue(b'item')\n"
+        "delete_queue(sys.argv[1], 'own')\n"
+    )
+    root = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # others may not enter the tests' directory
+    (root / "own").mkdir()
+    os.chown(root / "own", SOMEBODY, -1)
+    root.chmod(0o1733)
+    done = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=False)
+    refused = ["PersistentQueue", "Producer", "connect"]
+    assert (done.returncode, done.stdout.split()) == (0, [each for each in refused for _ in range(2)]), done.stderr
+    assert os.listdir(root) == []
+    stack.close()
+
+
+@needs_root
 def test_row_09_another_user_believes_root() -> None:
     """A process of another user opens a queue that it has made itself, and refuses the directory of a third user."""
     stack = ExitStack()

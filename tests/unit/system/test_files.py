@@ -105,6 +105,18 @@ def test_directory_made_by_somebody_else_meanwhile(tmp_path: Path) -> None:
     sync_directory(DISK, str(tmp_path / "a"))
 
 
+def test_nothing_is_made_in_a_directory_that_cannot_be_read(tmp_path: Path) -> None:
+    """``make_directory`` makes nothing where it cannot make the name durable, so each call raises the same error."""
+
+    def refuse(path: str, flags: int, _mode: int) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    for _ in range(2):
+        with pytest.raises(PermissionError):
+            make_directory(replace(DISK, open=refuse), str(tmp_path / "a"))
+        assert not (tmp_path / "a").exists()
+
+
 def test_directories_that_cannot_be_synced_are_passed_over(tmp_path: Path) -> None:
     """Names of a queue become durable below directories that cannot be synced: those of autofs, and of other users."""
     refused = {tmp_path: errno.EINVAL, tmp_path / "home": errno.EACCES, tmp_path / "home" / "user": errno.ENOENT}

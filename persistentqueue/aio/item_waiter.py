@@ -46,13 +46,14 @@ class Watcher:
         watched: A method that the event loop calls behind each wait. Its argument is False if no task waited any more.
     """
 
+    is_watching = False
+    """True from ``start`` to the call of ``watched``."""
+
     def __init__(self, wake: Callable[[], object], watched: Callable[[bool], object]) -> None:
         self._wake = wake
         self._watched = WeakMethod(watched)
         self._tasks = _Tasks()
         self._worker = Worker("persistentqueue-aio-watch")
-        self.is_watching = False
-        """True from ``start`` to the call of ``watched``."""
 
     def start(self, loop: asyncio.AbstractEventLoop, wait: Callable[..., bool]) -> None:
         """Let the thread wait by ``wait``, unless it does. Raises ``RuntimeError`` if no thread can be started."""

@@ -46,7 +46,8 @@ class LockFile:
         """The descriptor, and that of another thread that opened the file at the same time; empty before."""
 
     def __del__(self) -> None:
-        self.abandon()
+        with suppress(AttributeError):  # of an object that was interrupted before it had any descriptors
+            self.abandon()
 
     def lock(self, offset: int) -> bool:
         """Lock the byte at this offset, which the file need not have. Return False if that is not possible.

@@ -9,17 +9,21 @@ import threading
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from persistentqueue import PersistentQueue
+from persistentqueue import PersistentQueue, Producer, Session, aio
+from persistentqueue.aio.item_waiter import Watcher
 from persistentqueue.interrupts.call_guard import FREE_THREADED
 from persistentqueue.interrupts.locks import Lock
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.runtime.waiting import ItemWaiters
 from persistentqueue.serving.server import THREAD_NAME, Server
+from persistentqueue.system.byte_locks import LockFile
+from persistentqueue.workers import WorkerSession
 from tests.crash.interrupts import Place, Tracer, interrupt, run_places
 from tests.crash.owner_interrupts import SCENARIOS as OF_OWNERS
 from tests.crash.owner_interrupts import interrupt_owner, run_owner_places
@@ -198,6 +202,13 @@ def test_row_04_a_refused_transaction_is_interrupted() -> None:
 def test_rows_03_and_04_real_signals() -> None:
     """After real signals at random moments no item is lost, doubled or held, and no queue is broken."""
     assert run_signals(300, per_process=300).signals >= 300
+
+
+def test_row_03_objects_that_are_half_made_are_finalized() -> None:
+    """An interruption of a constructor leaves an object without attributes: its finalizer raises nothing."""
+    kinds: list[Any] = [aio.Queue, LockFile, PersistentQueue, Producer, Session, Watcher, WorkerSession]
+    for kind in kinds:
+        kind.__new__(kind).__del__()
 
 
 def test_row_03_the_end_of_a_wait_behind_a_close_leaves_no_descriptor(tmp_path: Path) -> None:

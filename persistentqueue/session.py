@@ -650,8 +650,9 @@ class Session(SessionState[T]):
                 ``retry_delay_seconds`` of the queue.
 
         Raises:
-            ValueError: If the session holds no such item that it has not rejected yet. If the delay is out of range. If
-                the queue does not count attempts. If ``retry`` is False and the queue has no dead letters.
+            NotHeldError: If the session holds no such item that it has not rejected yet; also a ``ValueError``.
+            ValueError: If the delay is out of range. If the queue does not count attempts. If ``retry`` is False and
+                the queue has no dead letters.
             TypeError: If the reason is not a string.
             CorruptionError: If the block of a held item cannot be read any more.
             SubscriptionNotFoundError: If the item is gone with its subscription, or the queue has only named

@@ -303,9 +303,9 @@ class Session(Uncopyable, Generic[T]):
                 ``retry_delay_seconds`` of the queue.
 
         Raises:
-            ValueError: The session holds no such item, the delay is out of range, or the queue was opened without
-                ``max_attempts``, ``dead_letter`` and ``retry_delay_seconds``. Or ``retry`` is False without dead
-                letters.
+            NotHeldError: The session holds no such item; also a ``ValueError``.
+            ValueError: The delay is out of range, or the queue was opened without ``max_attempts``, ``dead_letter`` and
+                ``retry_delay_seconds``. Or ``retry`` is False without dead letters.
             TypeError: ``reason`` is not a string.
             CorruptionError: The block of a held item cannot be read any more.
         """

@@ -34,6 +34,7 @@ from persistentqueue import (
     ClosedError,
     CodecError,
     CorruptionError,
+    NotHeldError,
     PersistentQueue,
     Progress,
     Session,
@@ -399,9 +400,9 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
                 ``retry_delay_seconds`` of the queue.
 
         Raises:
-            ValueError: No such item was got, or all of them are done. Or the queue was opened without ``max_attempts``,
-                ``dead_letter`` and ``retry_delay_seconds``. Or ``delay_seconds`` is out of range, or ``retry`` is False
-                without dead letters. The item is as before.
+            NotHeldError: No such item was got, or all of them are done; also a ``ValueError``.
+            ValueError: The queue was opened without ``max_attempts``, ``dead_letter`` and ``retry_delay_seconds``. Or
+                ``delay_seconds`` is out of range, or ``retry`` is False without dead letters. The item is as before.
             TypeError: ``reason`` is not a string. The item is as before.
             QueueFullError, ResourceError: There is no room for the rejection. The item is the oldest that was got: its
                 ``task_done`` tries the rejection again.
@@ -413,7 +414,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
             raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
         entry = self._got.meant(item)
         if entry is None:
-            raise ValueError("no such item was got, or all of them are done: pass an item that get returned")
+            raise NotHeldError("no such item was got, or all of them are done: pass an item that get returned")
         assert entry.hold is not None  # it is meant
         entry.is_leaving = True
         if entry.error is not None:

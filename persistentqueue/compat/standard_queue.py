@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from persistentqueue import (
     CodecError,
     HoldLostError,
+    NotHeldError,
     PersistentQueue,
     PersistentQueueError,
     Progress,
@@ -27,7 +28,7 @@ from persistentqueue import (
     TooManyFilesError,
     codecs,
 )
-from persistentqueue.core.items import NotHeldError, checked_count, need_several
+from persistentqueue.core.items import checked_count, need_several
 from persistentqueue.interrupts.members import Members
 from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
@@ -390,9 +391,9 @@ class Queue(MissingAttributes, UncopyableFace, queue.Queue[T]):
                 ``retry_delay_seconds`` of the queue.
 
         Raises:
-            ValueError: No such item was got, or all of them are done. Or the queue was opened without ``max_attempts``,
-                ``dead_letter`` and ``retry_delay_seconds``. Or ``delay_seconds`` is out of range, or ``retry`` is False
-                without dead letters. The item is as before.
+            NotHeldError: No such item was got, or all of them are done; also a ``ValueError``.
+            ValueError: The queue was opened without ``max_attempts``, ``dead_letter`` and ``retry_delay_seconds``. Or
+                ``delay_seconds`` is out of range, or ``retry`` is False without dead letters. The item is as before.
             TypeError: ``reason`` is not a string. The item is as before.
             QueueFullError, ResourceError: There is no room for the rejection: make room, then call ``task_done``, which
                 tries it again.
@@ -408,7 +409,7 @@ class Queue(MissingAttributes, UncopyableFace, queue.Queue[T]):
 
     def _reject(self, item: object, reason: str, retry: bool, delay_seconds: float | None) -> _Task:
         """Reject the item in the first task that holds it, and return that task."""
-        failure = ValueError("no item was got that is not done: reject takes an item that get returned")
+        failure = NotHeldError("no item was got that is not done: reject takes an item that get returned")
         for task in self._undone():
             try:
                 task.session.reject(item, reason, retry=retry, delay_seconds=delay_seconds)

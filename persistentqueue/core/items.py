@@ -35,15 +35,6 @@ _LONGEST_SECONDS = 1e9
 """Longest wait, in seconds: 31 years."""
 
 
-class NotHeldError(ValueError):
-    """The session of a ``reject`` holds no such item. Another session may hold it."""
-
-    def __init__(
-        self, text: str = "the session holds no such item, or has rejected all of them: pass an item that it holds"
-    ) -> None:
-        super().__init__(text)
-
-
 def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
     """Yield a list or a tuple as a whole, and any other iterable in parts. Raises the ``TypeError`` of
     ``need_several``."""

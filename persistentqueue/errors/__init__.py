@@ -18,6 +18,7 @@
     ├── DeadLetterError          the bytes are not a dead letter      (also a ValueError): leave them, or drop them
     ├── InvalidNameError         the queue cannot have this name      (also a ValueError): choose another
     ├── ItemTooLargeError        the item exceeds 4 GiB - 1 bytes     (also a ValueError): split it
+    ├── NotHeldError             not dequeued, or rejected already    (also a ValueError): reject what the session holds
     ├── CodecError               the codec refuses this item: reject it, or consume it by a flush (also a ValueError)
     ├── MissingExtraError        an optional package is missing: install it  (also an ImportError)
     ├── SessionInUseError        the session is in another call: use one session for each thread
@@ -48,7 +49,8 @@
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
     ``persistentqueue.spark`` adds ``NotAStageError``, ``PayloadLostError`` (bring the file back, or skip the stage),
-    ``JavaNotFoundError`` and ``SparkConnectError``; its pipelines ``PipelineDefinitionError``, ``StageFailedError`` and
+    ``JavaNotFoundError``, ``SparkConnectError``, ``SparkStoppedError`` (make a new session) and ``OldCheckpointError``
+    (use the latest checkpoint); its pipelines ``PipelineDefinitionError``, ``StageFailedError`` and
     ``StageResultError``. A Spark job may also report ``GoneError`` (read again), ``DataLossError`` (check what happened
     to the subscription), ``ExpiredPartError`` (write again) and ``TooManyPartsError`` (use fewer parts).
     ``persistentqueue.importers`` adds ``SourceError`` (name another source) and its subclasses:
@@ -82,6 +84,7 @@ from .calls import (
     InvalidTransactionError,
     ItemTooLargeError,
     MissingExtraError,
+    NotHeldError,
     PrecedingFlushError,
     ReentrantUseError,
     SessionInUseError,
@@ -144,6 +147,7 @@ __all__ = [
     "SubscriptionNotFoundError",
     "DeadLetterError",
     "ItemTooLargeError",
+    "NotHeldError",
     "CodecError",
     "MissingExtraError",
     "SessionInUseError",

@@ -55,6 +55,18 @@ class ItemTooLargeError(PersistentQueueError, ValueError):
     """
 
 
+class NotHeldError(PersistentQueueError, ValueError):
+    """The session of a ``reject`` does not hold the item, or it has rejected it already.
+
+    Nothing was changed. Another session may hold an equal item. Pass each item once, as ``dequeue`` has returned it.
+    """
+
+    def __init__(
+        self, text: str = "the session holds no such item, or has rejected all of them: pass an item that it holds"
+    ) -> None:
+        super().__init__(text)
+
+
 class CodecError(PersistentQueueError, ValueError):
     """The codec of the queue could not encode an item, or could not decode the bytes of one.
 

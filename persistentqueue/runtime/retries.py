@@ -38,13 +38,19 @@ from ..codecs.held_items import first_meant
 from ..core.block import ITEM_BYTES_MAX
 from ..core.dead_letter import DeadLetter
 from ..core.intervals import Run, count_of, join_runs, last_of, without
-from ..core.items import NotHeldError
 from ..core.operations import Delayed, Delivered
 from ..core.state import StateError
 from ..drawing.text import many
 from ..engine.reader import CountedAvailability, CountedReader, Reader
 from ..engine.transaction import SPILL_BYTES, Rejection, Transaction
-from ..errors import DeadLetterError, ItemTooLargeError, PersistentQueueError, QueueFullError, ResourceError
+from ..errors import (
+    DeadLetterError,
+    ItemTooLargeError,
+    NotHeldError,
+    PersistentQueueError,
+    QueueFullError,
+    ResourceError,
+)
 from ..system.disk import Disk, basename
 from .multi_queue import commit_jointly
 from .open_queue import OpenQueue

@@ -12,7 +12,6 @@ from typing import Any, Literal, overload
 from ..codecs import BYTES, T, advice_on_hold, encode
 from ..codecs.held_items import decode_held, first_meant, ranking
 from ..core.items import (
-    NotHeldError,
     are_bytes,
     as_bytes,
     checked_count,
@@ -21,7 +20,7 @@ from ..core.items import (
     checked_truth,
     chunks,
 )
-from ..errors import CodecError, ItemTooLargeError, UnflushedWarning
+from ..errors import CodecError, ItemTooLargeError, NotHeldError, UnflushedWarning
 from ..interrupts.call_guard import BUSY, FREE, TORN
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason

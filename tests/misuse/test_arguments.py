@@ -25,6 +25,7 @@ from persistentqueue import (
     DeadLetter,
     Encryption,
     MemoryBudget,
+    NotHeldError,
     PersistentQueue,
     Producer,
     SubscriptionNotFoundError,
@@ -361,7 +362,7 @@ def test_the_rejected_item_may_be_only_equal(tmp_path: Path) -> None:
             assert len(session.dequeue_many(3)) == 3
             session.reject(1.0)
             session.reject({"a": float("nan")})
-            with pytest.raises(ValueError, match="the session holds no such item"):
+            with pytest.raises(NotHeldError, match="the session holds no such item"):
                 session.reject((2,))
             session.flush()
         assert _left(queue) == ["{'a': nan}"]

@@ -771,3 +771,5 @@ def test_row_18_the_tree_has_every_error() -> None:
         if isinstance(kind, type) and issubclass(kind, PersistentQueueError | UnflushedWarning):
             assert name in tree
             assert name in persistentqueue.__all__
+    _every_module()
+    assert [kind for kind in _subclasses(PersistentQueueError) if kind.__name__ not in tree] == []

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from persistentqueue.codecs import BYTES
-from persistentqueue.errors import QueueFullError, SessionLostError, TooManyFilesError
+from persistentqueue.errors import NotHeldError, QueueFullError, SessionLostError, TooManyFilesError
 from persistentqueue.serving.errors import encode_error
 from persistentqueue.serving.protocol import (
     FROM_WORKER,
@@ -228,7 +228,7 @@ def test_an_interrupted_put_back_leaves_nothing_to_reject() -> None:
     assert session.dequeue_many(2) == [b"1", b"2"]
     with pytest.raises(KeyboardInterrupt):
         session.put_back(1)
-    with pytest.raises(ValueError, match="holds no such item"):
+    with pytest.raises(NotHeldError, match="holds no such item"):
         session.reject(b"2")
     session.reject(b"1")
 

@@ -31,6 +31,7 @@ from persistentqueue import (
     HoldLostError,
     ItemTooLargeError,
     Maintained,
+    NotHeldError,
     NotServedError,
     OtherOptionsWarning,
     OutcomeUnknownError,
@@ -573,7 +574,7 @@ def test_attempts_and_dead_letters(served: Serve, tmp_path: Path) -> None:
             assert session.dequeue() == b"worse"
             session.reject(b"worse", "no use", retry=False)
             session.flush()
-            with pytest.raises(ValueError, match="holds no such item"):
+            with pytest.raises(NotHeldError, match="holds no such item"):
                 session.reject(b"other")
         with shared.dead_letters as dead:
             letters = [DeadLetter.decode(letter) for letter in drained(dead)]
@@ -1370,7 +1371,7 @@ def test_equal_items_of_different_bytes_are_rejected_in_turn(served: Serve) -> N
         for item in items:
             if item == {"id": 7}:
                 session.reject(item, retry=False)
-        with pytest.raises(ValueError, match="the session holds no such item"):
+        with pytest.raises(NotHeldError, match="the session holds no such item"):
             session.reject({"id": 7})
         session.flush()
     letters = map(DeadLetter.decode, owner.dead_letters.browse())

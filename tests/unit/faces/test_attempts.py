@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import ClosedError, CodecError, DeadLetter, PersistentQueue, QueueFullError, aio
+from persistentqueue import ClosedError, CodecError, DeadLetter, NotHeldError, PersistentQueue, QueueFullError, aio
 from persistentqueue import SubscriptionNotFoundError as NotFoundError
 from persistentqueue.compat import Empty, FifoQueue, Queue, ShutDown
 from persistentqueue.system.disk import DISK
@@ -56,11 +56,11 @@ def test_a_rejected_item_of_a_thread_comes_again_and_then_is_a_dead_letter(place
         assert queue.get() == "bad"
         queue.reject("bad", "first")
         assert queue.qsize() == queue.unfinished_tasks == 2 and queue.get() == "bad"
-        with pytest.raises(ValueError, match="no such item"):
+        with pytest.raises(NotHeldError, match="no such item"):
             queue.reject("good")
         queue.reject("bad", "second")
         assert get_and_end(queue) == "good" and dead(queue.persistent) == [(b'"bad"', 2, "second")]
-        with pytest.raises(ValueError, match="no item was got"):
+        with pytest.raises(NotHeldError, match="no item was got"):
             queue.reject("bad")
         queue.join()
         assert queue.persistent.requeue() == 1 and get_and_end(queue) == "bad"
@@ -304,7 +304,7 @@ def test_a_rejected_item_of_a_task_comes_again_and_then_is_a_dead_letter(place: 
             await queue.put("bad")
             queue.put_nowait("good")
             assert await queue.get() == "bad"
-            with pytest.raises(ValueError, match="no such item"):
+            with pytest.raises(NotHeldError, match="no such item"):
                 await queue.reject("good")
             with pytest.raises(ValueError, match="a delay must be"):
                 await queue.reject("bad", delay_seconds=-1.0)
@@ -465,7 +465,7 @@ def test_a_rejection_of_a_task_that_is_refused_changes_nothing(place: Path, wron
             delays = iter([0.0])
             rejecting = asyncio.create_task(queue.reject("b"))
             await asyncio.sleep(0)
-            with pytest.raises(ValueError, match="no such item was got"):
+            with pytest.raises(NotHeldError, match="no such item was got"):
                 await queue.reject("b")
             queue.task_done()
             with pytest.raises(ValueError, match="too many times"):

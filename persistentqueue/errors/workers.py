@@ -100,7 +100,10 @@ class NotServedError(PersistentQueueError):
         action = f"start an owner, {way}{'' if exists else ', which makes the queue'}"
         if taken:
             problem = f"this process cannot own the queue: its dead-letter queue {taken} is open in process {pid}"
-            action = "name another one, or pass the open queue as dead_letter, or close it there"
+            action = (
+                "name another one, or pass the open queue as dead_letter, or close it there, or connect to it there "
+                'with serve="never"'
+            )
         elif is_here:
             problem = f"the queue is not served: this process, {pid}, has it open without serve=True"
             action = "use the queue object that is open, in any number of threads, or open it with serve=True"

@@ -12,7 +12,8 @@ The processes of a program connect to the same queues, one after the other. The 
 connect to this queue. So the other one waits for ``PATIENCE_SECONDS`` before it owns the queue nevertheless. It waits
 for ``CHANGE_SECONDS`` if another process has a lock, but does not serve yet, or no more.
 
-A process that owned a queue before it connected to the others gives it up to their owner: see ``gather``.
+A process that owned a queue before it connected to the others gives it up to their owner: see ``gather``. It gives up
+dead letters before it owns their queue.
 """
 
 from __future__ import annotations
@@ -55,6 +56,17 @@ def gather(disk: Disk, directory: str, wait_seconds: float = 0.0) -> None:
                     return
                 if answer == CONNECTED_TEXT:
                     other.give_up()
+
+
+def give_up_dead_letters(directory: str) -> None:
+    """Give up the queue of dead letters in this directory, if this process has connected to it first and owns it.
+
+    The owner of the queue that they come from opens them. They stay as long as this process has sessions of them.
+    Raises the errors of ``close``.
+    """
+    for each in list(CONNECTED):
+        if each.directory == directory and each.owns:
+            each.give_up()
 
 
 def _ask_to_own(disk: Disk, directory: str, another: str) -> Any:

@@ -44,7 +44,7 @@ from ..subscription import Subscription
 from ..system import sockets
 from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk, dirname, join, realpath
 from ..system.path_errors import naming_paths, unless_lacking
-from .common_owner import Candidacy
+from .common_owner import Candidacy, give_up_dead_letters
 from .link import Link, LinkLostError
 
 Serving = Literal["auto", "never"]
@@ -355,6 +355,7 @@ class Owner(Generic[T]):
             if self.closed:  # by another thread: it waits for no owner behind this
                 return
             options = replace(self.options, create=False) if self._identity else self.options
+            give_up_dead_letters(self.dead_letters)
             made: list[_OwnedQueue[T]] = []
             try:
                 owner = self._opened(made, options)

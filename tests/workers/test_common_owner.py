@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import ClosedError, PersistentQueue, View, connect, transaction
+from persistentqueue import ClosedError, NotServedError, PersistentQueue, View, connect, transaction
 from persistentqueue.interprocess.questions import ask
 from persistentqueue.serving.calls import CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, UNKNOWN_TEXT
 from persistentqueue.serving.server import Server
@@ -55,6 +55,23 @@ def test_the_first_that_connects_owns_all(start: Start) -> None:
     second.call("flush")
     assert second.call("move", "in", "out") == b"1"
     assert first.call("move", "out", "in") == b"1"
+
+
+def test_a_process_gives_up_dead_letters_to_their_queue(tmp_path: Path) -> None:
+    """A process may connect to the dead letters before it connects to their queue, unless it has sessions of them."""
+    with connect(tmp_path, "dead") as dead:
+        with dead.session(), pytest.raises(NotServedError, match='or connect to it there with serve="never"'):
+            connect(tmp_path, "queue", dead_letter="dead", lock_timeout=0.1)
+        with connect(tmp_path, "queue", dead_letter="dead") as queue:
+            assert (queue.owns, dead.owns) == (True, False)
+            with queue.transaction() as session:
+                session.enqueue(b"item")
+            with queue.transaction() as session:
+                assert session.dequeue() == b"item"
+                session.reject(b"item", retry=False)
+            assert len(dead) == 1
+        assert len(dead) == 1
+        assert dead.owns
 
 
 @pytest.mark.parametrize(("asked", "at_once"), [("in", ["in"]), ("out", ["in", "out"])])

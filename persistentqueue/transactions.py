@@ -158,8 +158,10 @@ def _enter(stack: ExitStack, queues: Sequence[Any], name: str | None) -> tuple[A
 def _agree(queues: Sequence[Any], sessions: Sequence[Any]) -> None:
     """Let one process own all queues, if that is possible: this one owns some of them."""
     from .system.disk import current_disk  # noqa: PLC0415  late: other programs need no sockets
-    from .workers import common_owner  # noqa: PLC0415
+    from .workers import SharedQueue, SharedSubscription, common_owner  # noqa: PLC0415
 
+    if not all(isinstance(queue, SharedQueue | SharedSubscription) for queue in queues):
+        return  # a ``PersistentQueue`` stays in this process, so no other one would own all
     for session in sessions:
         if not isinstance(session, Session):
             common_owner.gather(current_disk(), session.directory, common_owner.CHANGE_SECONDS)

@@ -318,6 +318,21 @@ def test_a_queue_goes_to_the_owner_of_the_others(start: Start) -> None:
     assert (first.call("owned"), other.call("owned")) == (["in", "out"], [])
 
 
+def test_a_refused_transaction_gives_no_queue_away(tmp_path: Path, start: Start) -> None:
+    """A transaction of a queue that was not connected has no common owner: no queue of the directory goes to another
+    process for it."""
+    with connect(tmp_path, "near") as near, near.session() as session:
+        start("far", "near")
+        with connect(tmp_path, "far") as far, PersistentQueue(tmp_path, "own") as own:
+            session.close()
+            with pytest.raises(ValueError, match="opened alike"), transaction(own, far):
+                pass
+            assert (near.owns, far.owns) == (True, False)
+            with transaction(near, far) as (_, putting):
+                putting.enqueue(b"1")
+            assert (near.owns, far.owns) == (False, False)
+
+
 def test_a_queue_with_sessions_of_its_owner_stays(start: Start) -> None:
     """A process gives no queue to another one as long as it has sessions of it. A transaction tries it again."""
     first, other = part(start)

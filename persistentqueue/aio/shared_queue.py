@@ -83,6 +83,13 @@ class Connecting(Coroutine[Any, Any, "ConnectedQueue[T]"]):
         """End a call that nothing awaits."""
         self._call.close()
 
+    if not TYPE_CHECKING:  # a type checker reports a missing attribute by itself
+
+        def __getattr__(self, name):
+            """Raise ``AttributeError``: a name that is missing here is most likely one of the queue."""
+            text = "write queue = await aio.connect(…), or async with aio.connect(…) as queue"
+            raise AttributeError(f"aio.connect has not connected yet, and has no {name}: {text}", name=name, obj=None)
+
 
 def connect(
     path: StrPath,

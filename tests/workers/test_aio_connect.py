@@ -72,6 +72,19 @@ def test_two_loops_share_a_queue(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_connection_that_is_not_awaited_says_so(tmp_path: Path) -> None:
+    """A call of the queue before ``await`` raises an error with the two ways to connect, and the connection is good."""
+
+    async def main() -> None:
+        connecting: Any = aio.connect(tmp_path, "q")
+        with pytest.raises(AttributeError, match="has no session: write queue = await aio"):
+            connecting.session()
+        async with connecting as queue:
+            assert await queue.size() == 0
+
+    asyncio.run(main())
+
+
 def test_tasks_wait_beside_each_other(tmp_path: Path) -> None:
     """Many tasks wait for items at once, and a cancellation ends a wait without losing an item."""
 

@@ -143,8 +143,7 @@ def _transaction(queues: Sequence[Any], name: str | None) -> Generator[tuple[Any
         sessions = _enter(stack, queues, name)
         if len({isinstance(session, Session) for session in sessions}) > 1:
             stack.close()
-            _agree(queues, sessions)
-            sessions = _enter(stack, queues, name)
+            sessions = _agree(stack, queues, sessions, name)
         if len(sessions) > 1:
             _join(sessions)
         yield sessions
@@ -155,16 +154,23 @@ def _enter(stack: ExitStack, queues: Sequence[Any], name: str | None) -> tuple[A
     return tuple(stack.enter_context(queue.session(name)) for queue in queues)
 
 
-def _agree(queues: Sequence[Any], sessions: Sequence[Any]) -> None:
-    """Let one process own all queues, if that is possible: this one owns some of them."""
+def _agree(stack: ExitStack, queues: Sequence[Any], sessions: Sequence[Any], name: str | None) -> tuple[Any, ...]:
+    """Let one process own all queues, if that is possible: this one owns some of them. Return sessions of them.
+
+    The dead letters of a queue have the same owner. Only through its socket this process reaches them as other
+    processes do, and with them their queue.
+    """
     from .system.disk import current_disk  # noqa: PLC0415  late: other programs need no sockets
-    from .workers import SharedQueue, SharedSubscription, common_owner  # noqa: PLC0415
+    from .workers import SharedQueue, SharedSubscription, common_owner, session_at_owner  # noqa: PLC0415
 
     if not all(isinstance(queue, SharedQueue | SharedSubscription) for queue in queues):
-        return  # a ``PersistentQueue`` stays in this process, so no other one would own all
-    for session in sessions:
-        if not isinstance(session, Session):
-            common_owner.gather(current_disk(), session.directory, common_owner.CHANGE_SECONDS)
+        return _enter(stack, queues, name)  # a ``PersistentQueue`` stays here, so no other process would own all
+    away = [session.directory for session in sessions if not isinstance(session, Session)]
+    if all(map(common_owner.is_owned_here, away)):
+        return tuple(stack.enter_context(session_at_owner(queue, name)) for queue in queues)
+    for directory in away:
+        common_owner.gather(current_disk(), directory, common_owner.CHANGE_SECONDS)
     for queue in queues:
         with suppress(SubscriptionNotFoundError):  # ``fan_out``: there is no length without a subscription
             len(queue)  # each call finds an owner: perhaps this process is to own the others, too
+    return _enter(stack, queues, name)

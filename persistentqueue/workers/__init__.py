@@ -3,7 +3,7 @@
 from ..serving.server import leave_together
 from .connecting import connect, connect_options
 from .owner import STOP
-from .shared_queue import SharedQueue, SharedSubscription, Sizes
+from .shared_queue import SharedQueue, SharedSubscription, Sizes, session_at_owner
 from .worker_session import WorkerSession
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "connect",
     "connect_options",
     "leave_together",
+    "session_at_owner",
 ]

@@ -42,7 +42,7 @@ def gather(disk: Disk, directory: str, wait_seconds: float = 0.0) -> None:
     leaving, the call waits for its end for up to ``wait_seconds``. An owner that does not answer is asked once.
     Raises nothing.
     """
-    if server_of(directory) is not None:  # this process owns it, but did not connect to own it
+    if is_owned_here(directory):  # but this process did not connect to own it
         return
     ends_at = disk.monotonic() + wait_seconds
     for other in list(CONNECTED):
@@ -56,6 +56,11 @@ def gather(disk: Disk, directory: str, wait_seconds: float = 0.0) -> None:
                     return
                 if answer == CONNECTED_TEXT:
                     other.give_up()
+
+
+def is_owned_here(directory: str) -> bool:
+    """Return whether this process owns and serves the queue, whichever object has opened it."""
+    return server_of(directory) is not None
 
 
 def give_up_dead_letters(directory: str) -> None:
@@ -101,7 +106,7 @@ class Candidacy:
             return False
         self._asks_at = now + _ASKING_SECONDS
         for other in others:
-            if other.owns or server_of(other.directory) is not None:
+            if other.owns or is_owned_here(other.directory):
                 return True
             answer = _ask_to_own(self._disk, other.directory, self._directory)
             if answer is not None:

@@ -195,6 +195,10 @@ class SharedQueue(Consumer[Session[T] | WorkerSession[T]], Generic[T]):
                 return here.subscription(subscription).session(name) if subscription else here.session(name)
             except ClosedError:  # another thread gives the queue up, unless it closes it
                 self._owner.check()
+        return self._session_at_owner(name, subscription)
+
+    def _session_at_owner(self, name: str | None, subscription: str) -> WorkerSession[T]:
+        """Return a session that reaches the owner through the socket, also if this process is the owner."""
         name = threading.current_thread().name if name is None else checked_session_name(name)
         hello = {"name": name, "subscription": subscription, "hold_seconds": self._hold_seconds}
         owner, attach = self._owner, partial(self._attach, hello)
@@ -586,6 +590,13 @@ class SharedSubscription(Consumer[Session[T] | WorkerSession[T]], Generic[T]):
     def browse(self) -> Iterator[T]:
         """Return an iterator over the items that can be dequeued, in order; see ``Subscription.browse``."""
         return self._queue._browse(self.name, 0)
+
+
+def session_at_owner(consumer: SharedQueue[T] | SharedSubscription[T], name: str | None) -> WorkerSession[T]:
+    """Return a session that reaches the owner through the socket, also if this process is the owner."""
+    if isinstance(consumer, SharedSubscription):
+        return consumer._queue._session_at_owner(name, consumer.name)
+    return consumer._session_at_owner(name, "")
 
 
 def _checked_hold(seconds: float | None) -> float | None:

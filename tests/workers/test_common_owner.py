@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import ClosedError, NotServedError, PersistentQueue, View, connect, transaction
+from persistentqueue import ClosedError, DeadLetter, NotServedError, PersistentQueue, View, connect, transaction
 from persistentqueue.interprocess.questions import ask
 from persistentqueue.serving.calls import CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, UNKNOWN_TEXT
 from persistentqueue.serving.server import Server
@@ -331,6 +331,28 @@ def test_a_refused_transaction_gives_no_queue_away(tmp_path: Path, start: Start)
             with transaction(near, far) as (_, putting):
                 putting.enqueue(b"1")
             assert (near.owns, far.owns) == (False, False)
+
+
+def test_a_transaction_over_a_queue_and_its_dead_letters(tmp_path: Path, start: Start) -> None:
+    """The owner of a queue moves its dead letters back in one transaction, as each other process does."""
+    with connect(tmp_path, "queue", dead_letter="dead") as queue, connect(tmp_path, "dead") as dead:
+        assert (queue.owns, dead.owns) == (True, False)
+        everyone = queue.subscribe("all")
+        for letters in (dead, queue.dead_letters):
+            with queue.transaction() as session:
+                session.enqueue(b"item")
+                session.flush()
+                assert session.dequeue() == b"item"
+                session.reject(b"item", retry=False)
+            with transaction(letters, queue) as (taking, putting):
+                letter = taking.dequeue()
+                assert letter is not None
+                putting.enqueue(DeadLetter.decode(letter).item + b" again")
+            assert (len(dead), queue.clear()) == (0, 1)
+            with transaction(everyone, letters) as (taking, putting):
+                assert taking.dequeue_many(9) == [b"item", b"item again"]
+                putting.enqueue(b"seen")
+            assert (len(everyone), letters.clear()) == (0, 1)
 
 
 def test_a_queue_with_sessions_of_its_owner_stays(start: Start) -> None:

@@ -16,7 +16,6 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ..core.block import BlockHeader
 from ..core.encryption import Encryption, Envelopes
 from ..core.intervals import Cursor, Intervals, Run, count_of, within
 from ..core.items import checked_count, checked_text, checked_timeout
@@ -31,11 +30,11 @@ from ..storage.lock import LOCK_NAME, Owner, is_held, read_note, read_owner
 from ..storage.log import log_name
 from ..storage.pool import SPARE_NAME, Pool
 from ..storage.publication import is_published
-from ..storage.segment import segment_name
+from ..storage.segment import FoundBlock, segment_name
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, join
 from ..system.path_errors import naming_paths
 from ..system.progress import Progress, watched
-from .splits import Found, Onlooker, Split, find_behind, is_same, plan, read, rest_of
+from .splits import Found, Onlooker, Split, find_behind, is_same, items_of, plan, read_here, rest_of
 
 if TYPE_CHECKING:
     from ..serving.connections import Connection
@@ -116,7 +115,7 @@ class Snapshot:
     """Sequences that are left, in their order, as ``(first, count)``."""
     oldest_ns: int | None
     """Time at which the block of the first item that is left was written, in nanoseconds since the epoch. None if no
-    item is left, or if the block cannot be read."""
+    item is left, or if the header of the block cannot be read."""
     subscriptions: tuple[tuple[str, int], ...]
     """Named subscriptions, the oldest first, each with the number of items that it has left."""
     markers: Mapping[str, int]
@@ -173,15 +172,6 @@ class Snapshot:
         return [run for first, count in before.runs for run in left.missing(first, first + count)]
 
 
-class _Closed(Envelopes):
-    """Envelopes that open nothing, for a reader that only needs the time of a block."""
-
-    def open(self, body: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:  # noqa: ARG002
-        """Return as many items as the block has, all of them empty."""
-        return [b""] * header.count
-
-
-_CLOSED = _Closed()
 _STEP_RUNS, _STEP_GROWTH = 64, 8
 """Runs that are planned at once in the first step of a browse, and how many times as many in each next one."""
 _LOOKS = 3
@@ -449,21 +439,21 @@ class View(Uncopyable):
             sequences: The sequences of the items, at least 0, in any order.
 
         Returns:
-            The time of each item by its sequence, in nanoseconds since the epoch. Items that are consumed, or whose
-            blocks cannot be read, are left out.
+            The time of each item by its sequence, in nanoseconds since the epoch. Items that are consumed, or the
+            headers of whose blocks cannot be read, are left out.
 
         Raises:
             TypeError, ValueError: A sequence is no whole number, or negative.
             PersistentQueueError: One of the errors that the class lists, unless it is a ``CorruptionError`` or an
                 ``OSError``.
 
-        The call reads one block for each item, and needs no key. A view is for one thread at a time.
+        The call reads the header of one block for each item, and needs no key. A view is for one thread at a time.
         """
         times: dict[int, int] = {}
         left = sorted({checked_count("a sequence", each) for each in sequences})
         while left:
             try:
-                for found in self._read([(sequence, 1) for sequence in left], True, _CLOSED):
+                for found in self._read([(sequence, 1) for sequence in left], only_times=True):
                     times[found.first] = found.time_ns
                 break
             except (CorruptionError, OSError):  # concerns the first item that was not read, or a later one
@@ -499,33 +489,34 @@ class View(Uncopyable):
         step, tells = _STEP_RUNS, partial(tell, damaged) if damaged is not None else None
         while runs := list(islice(cursor.unconsumed_from(at, end), step)):
             at, step = sum(runs[-1]), step * _STEP_GROWTH
-            yield from self._read(runs, False, self._envelopes, tells)
+            yield from self._read(runs, tells)
 
     def _read(
         self,
         runs: list[Run],
-        apart: bool,
-        envelopes: Envelopes,
         damaged: Callable[[CorruptionError, Sequence[Run], int], object] | None = None,
+        only_times: bool = False,
         seen: tuple[Places, Recovered] | None = None,
     ) -> Generator[Found, None, None]:
-        """Yield what is not consumed of these runs; if they are ``apart``, do not read what lies between them.
+        """Yield what is not consumed of these runs.
 
-        With the result of a look that has ``seen`` them, items that were consumed since are yielded, too, unless their
-        file is gone.
+        With ``only_times``, no items are yielded: only the headers of their blocks are read, and nothing between the
+        runs. With the result of a look that has ``seen`` them, items that were consumed since are yielded, too, unless
+        their file is gone.
         """
+        take: Callable[[FoundBlock], list[bytes]] = (lambda _: []) if only_times else items_of
         failed: Split | None = None
         while runs:
             splits, seen = plan(self._disk, *(seen or self._look()), runs), None
-            if apart:
+            if only_times:
                 splits = [split._replace(runs=(run,)) for split in splits for run in split.runs]
             runs = []
             for at, split in enumerate(splits):
                 end = split.runs[0][0]
                 try:
-                    for found in read(self._disk, self._directory, split, relocations=0, envelopes=envelopes):
-                        yield found
-                        end = found.first + len(found.items)
+                    for first, count, time_ns, start, items in read_here(self._disk, split, self._envelopes, take):
+                        yield Found(first, time_ns, items[start : start + count])
+                        end = first + count
                 except CorruptionError as error:
                     # The first error may mean that the items were moved or consumed: plan again. If the new plan has
                     # the old split, the block is damaged.
@@ -533,7 +524,7 @@ class View(Uncopyable):
                     if failed is not None and is_same(rest, failed):
                         if damaged is None:
                             raise
-                        behind = find_behind(self._disk, rest, envelopes)
+                        behind = find_behind(self._disk, rest, self._envelopes)
                         damaged(error, within(rest.runs, 0, behind), behind)
                         failed, rest = None, rest_of(rest, behind)
                     else:
@@ -549,7 +540,7 @@ class View(Uncopyable):
             self._oldest = which, None
             with suppress(CorruptionError, OSError):
                 # A busy consumer takes the first item during almost each look: a new plan would not have it.
-                for found in self._read([(which[0], 1)], True, _CLOSED, seen=(places, recovered)):
+                for found in self._read([(which[0], 1)], only_times=True, seen=(places, recovered)):
                     self._oldest = which, found.time_ns
         return self._oldest[1]
 

@@ -350,40 +350,32 @@ def partition(splits: Sequence[Split], count: int, slack: float = 0.0) -> list[l
     return list(groups.values())
 
 
-def read(
-    disk: Disk,
-    directory: str,
-    split: Split,
-    skips: bool = False,
-    relocations: int = _RELOCATIONS,
-    envelopes: Envelopes = PLAIN,
-) -> Iterator[Found]:
+def read(disk: Disk, directory: str, split: Split, skips: bool = False) -> Iterator[Found]:
     """Read the items of a split, in their order, and check each block.
 
-    If items are not in the file any more, they are read where the log says that they are now.
+    If items are not in the file any more, they are read where the log says that they are now. Compressed blocks are
+    opened, and there is no key for encrypted ones.
 
     Args:
         disk: The access to the file system.
         directory: The directory of the queue.
         split: The split, as ``plan`` or ``partition`` returned it.
         skips: Whether to skip items that are not in the queue any more. Default: False.
-        relocations: How often the items may be looked for in another place. Default: 10.
-        envelopes: Opens blocks that are compressed or encrypted. The default opens compressed blocks, and has no key.
 
     Yields:
         The items, block by block, as ``Found``.
 
     Raises:
-        CorruptionError: A block is damaged, or the items have moved more often than ``relocations``.
+        CorruptionError: A block is damaged, or the items have moved ten times.
         GoneError: Items are not in the queue any more, and ``skips`` is False.
         MissingExtraError: A package that a block needs is not installed.
-        WrongKeyError: A block is encrypted, and ``envelopes`` does not have its key.
+        WrongKeyError: A block is encrypted.
         PersistentQueueError: One of the errors of ``look``.
         OSError: A file cannot be read. A ``TimeoutError`` means that the owner replaced the log during each look.
 
     The call only reads. Any number of threads and processes may read splits at the same time.
     """
-    for first, count, time_ns, start, items in _read(disk, directory, split, skips, relocations, envelopes, _items_of):
+    for first, count, time_ns, start, items in _read(disk, directory, split, skips, _RELOCATIONS, items_of):
         yield Found(first, time_ns, items[start : start + count])
 
 
@@ -423,7 +415,7 @@ def read_columns(
     def take(block: FoundBlock) -> Columns | None:
         return block.columns() if has_values and is_wanted(block.header.time_ns) else None
 
-    for first, count, time_ns, start, columns in _read(disk, directory, split, skips, _RELOCATIONS, PLAIN, take):
+    for first, count, time_ns, start, columns in _read(disk, directory, split, skips, _RELOCATIONS, take):
         if is_wanted(time_ns):
             yield FoundRun(first, count, time_ns, start, columns)
 
@@ -434,16 +426,16 @@ def _read(
     split: Split,
     skips: bool,
     relocations: int,
-    envelopes: Envelopes,
     take: Callable[[FoundBlock], T],
 ) -> Iterator[tuple[int, int, int, int, T]]:
-    """Yield the fields of a ``FoundRun``, and at the end of each the result of ``take`` for its block.
+    """Yield what ``read_here`` yields.
 
-    If items are not in the file any more, they are read where the log says that they are now.
+    If items are not in the file any more, they are read where the log says that they are now, ``relocations`` times at
+    most.
     """
     end = split.runs[0][0]
     try:
-        for found in _read_here(disk, split, envelopes, take):
+        for found in read_here(disk, split, PLAIN, take):
             yield found
             end = found[0] + found[1]
     except CorruptionError:
@@ -462,7 +454,7 @@ def _read(
     if missing and not skips:
         raise GoneError(directory, split.paths[-1], missing)
     for each in again:
-        yield from _read(disk, directory, each, skips, relocations - 1, envelopes, take)
+        yield from _read(disk, directory, each, skips, relocations - 1, take)
 
 
 def rest_of(split: Split, end: int) -> Split:
@@ -494,14 +486,19 @@ def find_behind(disk: Disk, split: Split, envelopes: Envelopes) -> int:
     return first + loaded.next_ordinal + loaded.lost
 
 
-def _items_of(block: FoundBlock) -> list[bytes]:
+def items_of(block: FoundBlock) -> list[bytes]:
+    """Return the items of the block, which is read and checked."""
     return block.items()
 
 
-def _read_here(
+def read_here(
     disk: Disk, split: Split, envelopes: Envelopes, take: Callable[[FoundBlock], T]
 ) -> Iterator[tuple[int, int, int, int, T]]:
-    """Do as ``_read`` does, but read only the file of the split, or the bytes that it carries."""
+    """Yield the fields of a ``FoundRun``, and at the end of each the result of ``take`` for its block.
+
+    Only the file of the split is read, or the bytes that it carries. Raises ``CorruptionError``, and what ``take``
+    raises.
+    """
     runs = list(reversed(split.runs))
     wanted = split.ordinal + runs[-1][0] - split.first
     with _opened(disk, split) as segment:

@@ -34,6 +34,7 @@ from persistentqueue import (
     move_data,
 )
 from persistentqueue.core.block import BLOCK_MAGIC
+from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.intervals import Run
 from persistentqueue.interprocess import snapshot_view
 from persistentqueue.interprocess.splits import Split, plan
@@ -482,7 +483,7 @@ def test_what_is_encrypted_needs_the_key_and_its_age_does_not(open_queue: QueueF
 def test_damage_is_told_and_nothing_wrong_is_served(open_queue: QueueFactory, directory: Path) -> None:
     """``browse`` returns the items before a damaged block, then raises an error with its offset.
 
-    If the oldest item is in a damaged block, its age is None.
+    The header of a block tells the age of its items, also without its body. If the header is damaged, the age is None.
     """
     with open_queue(segment_bytes=100_000) as queue:
         for start in range(0, 60, 20):
@@ -494,11 +495,12 @@ def test_damage_is_told_and_nothing_wrong_is_served(open_queue: QueueFactory, di
         found.extend(view.browse())
     assert data_of(found) == items(60, 1000)[:20]
     assert damage.value.offset > 0
-    flip(segment_files(directory)[0], 1000)
+    assert list(View(directory).times_of([0, 5, 30, 50, 59])) == [0, 5, 30, 50, 59]
+    flip(segment_files(directory)[0], HEADER_BYTES + 5)
     seen = View(directory).look()
     assert (seen.depth, seen.oldest_ns) == (60, None)
-    assert list(View(directory).times_of([0, 5, 30, 50, 59])) == [50, 59]
-    assert View(directory).times_of([30]) == {}
+    assert list(View(directory).times_of([0, 5, 30, 50, 59])) == [30, 50, 59]
+    assert View(directory).times_of([0]) == {}
 
 
 @pytest.mark.damages

@@ -57,7 +57,7 @@ import json
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -246,12 +246,12 @@ class _Form(NamedTuple):
     """How a message is written: the struct of its header and integers, and what follows them."""
 
     kind: int
-    make: Callable[..., Any]
+    make: Callable[..., Message]
     head: struct.Struct
     tail: str
 
 
-def _form(kind: int, make: Callable[..., Any], integers: str = "", tail: str = "") -> _Form:
+def _form(kind: int, make: Callable[..., Message], integers: str = "", tail: str = "") -> _Form:
     return _Form(kind, make, struct.Struct(f"<IBI{integers}"), tail)
 
 
@@ -276,11 +276,11 @@ _FORMS: dict[type, _Form] = {
     Failed: _form(67, Failed, tail="json"),
     Result: _form(68, Result, tail="json"),
 }
-_BY_KIND: dict[int, _Form] = {form.kind: form for form in _FORMS.values()}
-FROM_WORKER: Final = frozenset(kind for kind in _BY_KIND if kind < _FORMS[Welcome].kind)
-"""Kinds of messages that a worker sends."""
-FROM_OWNER: Final = frozenset(_BY_KIND) - FROM_WORKER
-"""Kinds of messages that the owner sends."""
+_WELCOME = _FORMS[Welcome].kind
+FROM_WORKER: Final = {form.kind: form for form in _FORMS.values() if form.kind < _WELCOME}
+"""Messages that a worker sends, by their kinds."""
+FROM_OWNER: Final = {form.kind: form for form in _FORMS.values() if form.kind >= _WELCOME}
+"""Messages that the owner sends, by their kinds."""
 
 
 def encode(message: Message, call: int) -> bytes:
@@ -317,19 +317,17 @@ def _encode_items(items: Sequence[bytes]) -> bytes:
 class Incoming:
     """The bytes that one peer has sent: ``feed`` takes them as they come, and returns whole messages.
 
-    At most one message is kept in memory. Args: the kinds that the peer may send.
+    At most one message is kept in memory. Args: the messages that the peer may send, by their kinds.
     """
 
-    def __init__(self, kinds: Container[int]) -> None:
-        self._kinds = kinds
+    def __init__(self, forms: Mapping[int, _Form]) -> None:
+        self._forms = forms
         self._rest = bytearray()
         """Beginning of a message; one object, however small the parts are that it comes in."""
         self.need_bytes = HEADER_BYTES
 
     def feed(self, data: bytes) -> list[tuple[int, Message]]:
         """Return the messages that are whole now, each with the number of its call. Raises ``ProtocolError``."""
-        if not self._rest and (found := _decode_alone(data, self._kinds)) is not None:
-            return [found]
         if self._rest:
             self._rest += data
             if len(self._rest) < self.need_bytes:
@@ -339,7 +337,8 @@ class Incoming:
         at, have_bytes, need_bytes = 0, len(data), HEADER_BYTES
         while have_bytes - at >= HEADER_BYTES:
             length_bytes, kind, call = _HEADER.unpack_from(data, at)
-            if kind not in self._kinds:
+            form = self._forms.get(kind)
+            if form is None:
                 raise ProtocolError(f"a message of kind {kind}, which this peer never sends")
             if not _REST_BYTES <= length_bytes <= MESSAGE_BYTES_MAX - 4:
                 raise ProtocolError(f"a message of {length_bytes} bytes, allowed are {MESSAGE_BYTES_MAX - 4}")
@@ -347,43 +346,28 @@ class Incoming:
             if end > have_bytes:
                 need_bytes = end - at
                 break
-            messages.append((call, _decode(_BY_KIND[kind], data, at, end)))
+            messages.append((call, _decode(form, data, at, end)))
             at = end
         if at < have_bytes:
             self._rest, self.need_bytes = bytearray(data[at:] if at else data), need_bytes
         return messages
 
 
-def _decode_alone(data: bytes, kinds: Container[int]) -> tuple[int, Message] | None:
-    """Return the message, with the number of its call, if the bytes are one whole message of these kinds; else None.
-
-    Most messages come so. Raises ``ProtocolError``.
-    """
-    if len(data) < HEADER_BYTES:
-        return None
-    length_bytes, kind, call = _HEADER.unpack_from(data)
-    if length_bytes + 4 != len(data) or kind not in kinds or length_bytes > MESSAGE_BYTES_MAX - 4:
-        return None
-    return call, _decode(_BY_KIND[kind], data, 0, len(data))
-
-
 def _decode(form: _Form, data: bytes, at: int, end: int) -> Message:
     _, make, head, tail = form
-    if at + head.size > end:
+    behind = at + head.size
+    if behind > end:
         raise ProtocolError(f"a {make.__name__} that is cut")
-    integers, at = head.unpack_from(data, at)[3:], at + head.size
-    message: Message
+    integers = head.unpack_from(data, at)[3:]
     if tail == "items":
-        message = make(*integers, _decode_items(data, at, end))
-    elif not tail and at == end:
-        message = make(*integers)
-    elif tail == "text":
-        message = make(*integers, _decode_text(data[at:end]))
-    elif tail == "json" and end - at <= JSON_BYTES_MAX:
-        message = make(*integers, _decode_json(data[at:end]))
-    else:
-        raise ProtocolError(f"a {make.__name__} with {end - at} further bytes")
-    return message
+        return make(*integers, _decode_items(data, behind, end))
+    if not tail and behind == end:
+        return make(*integers)
+    if tail == "text":
+        return make(*integers, _decode_text(data[behind:end]))
+    if tail == "json" and end - behind <= JSON_BYTES_MAX:
+        return make(*integers, _decode_json(data[behind:end]))
+    raise ProtocolError(f"a {make.__name__} with {end - behind} further bytes")
 
 
 def _decode_items(data: bytes, at: int, end: int) -> list[bytes]:

@@ -15,7 +15,7 @@ from ..runtime.session_state import flush_jointly
 from ..session import Session
 from ..storage.inbox_limits import LIMITS
 from ..system.disk import current_disk, realpath
-from .handover import FileHandover
+from .handover import Handover
 from .protocol import VERSION
 from .server import Server, server_of
 from .service import Served, session_for
@@ -166,6 +166,6 @@ def make_server(
         "options": relied_on(options) | recorded,
     }
     call = partial(make_call, queue, open_queue)
-    handover = FileHandover(open_queue.disk, open_queue.directory)
+    handover = Handover(open_queue.disk, open_queue.directory)
     now = current_disk().monotonic
     return Server(Served(open_queue, session_of_worker, call, facts, now, handover), options.grace_seconds)

@@ -27,9 +27,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from stat import S_ISREG
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from ..core.checksum import crc32
 from ..core.intervals import Run
@@ -67,31 +68,21 @@ class KeptHold(NamedTuple):
         return sum(count for _, count in self.runs)
 
 
-class Handover(Protocol):
-    """The way from one owner to the next."""
-
-    def present(self, connections: Iterable[bytes]) -> set[bytes]:
-        """Return those of these connections whose sessions still exist, and can come back."""
-
-    def leave(self, holds: Sequence[KeptHold]) -> set[bytes]:
-        """Write the holds for the next owner, and return their connections. The holds of all others are over."""
-
-    def take(self) -> list[KeptHold]:
-        """Return what the last owner has left, once."""
-
-
-class FileHandover:
-    """The handover by the file ``.holds``. For the thread that opens the queue, then for that of its server."""
+class Handover:
+    """The way from one owner to the next. For the thread that opens the queue, then for that of its server."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._path = join(directory, HOLDS_NAME)
 
     def present(self, connections: Iterable[bytes]) -> set[bytes]:
-        """Return those of these connections whose places are locked; all of them if that cannot be seen now."""
+        """Return those of these connections whose sessions still exist, and can come back: their places are locked.
+
+        If that cannot be seen now, all of them are returned.
+        """
         asked = set(connections)
         try:
-            with _Opened(self._disk, self._path) as fd:
+            with _opened(self._disk, self._path) as fd:
                 return {each for each in asked if is_locked(fd, place_of(each))}
         except FileNotFoundError:
             return set()
@@ -99,7 +90,7 @@ class FileHandover:
             return asked
 
     def leave(self, holds: Sequence[KeptHold]) -> set[bytes]:
-        """Write the holds that the file has room for, not durably, and return their connections."""
+        """Write the holds that the file has room for, not durably; return their connections. All others are over."""
         fitting = fitting_holds(holds)
         if len(fitting) < len(holds):
             lack = "%s: the file has no room for the holds of %d sessions of workers, which have lost them"
@@ -108,7 +99,7 @@ class FileHandover:
             return set()
         try:
             data = encode_holds(fitting)
-            with _Opened(self._disk, self._path) as fd:
+            with _opened(self._disk, self._path) as fd:
                 write_all(self._disk, fd, [data], len(data), 0)
         except (OSError, ValueError, PersistentQueueError) as error:  # a full disk, for example: then it is torn
             LOGGER.warning("%s: the holds of workers could not be left to the next owner: %s", self._path, error)
@@ -118,7 +109,7 @@ class FileHandover:
     def take(self) -> list[KeptHold]:
         """Return the holds in the file, and empty it. If that fails, return none: no hold is taken twice."""
         try:
-            with _Opened(self._disk, self._path) as fd:
+            with _opened(self._disk, self._path) as fd:
                 size_bytes = min(self._disk.fstat(fd).st_size, _HEADER.size + JSON_BYTES_MAX)
                 data = read_all(self._disk, fd, size_bytes, 0) if size_bytes else b""
                 if data:
@@ -131,22 +122,14 @@ class FileHandover:
         return decode_holds(data)
 
 
-class _Opened:
-    """The open file, for a ``with`` block. Raises ``OSError``, and ``FileNotFoundError`` if it is no plain file."""
-
-    def __init__(self, disk: Disk, path: str) -> None:
-        self._disk, self._path, self._fd = disk, path, -1
-
-    def __enter__(self) -> int:
-        found = self._disk.lstat(self._path)
-        if not S_ISREG(found.st_mode) or found.st_nlink != 1:  # to write to it may hurt something else
-            raise FileNotFoundError(self._path)
-        self._fd = self._disk.open(self._path, WRITE, 0)
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        fd, self._fd = self._fd, -1
-        self._disk.close(fd)
+@contextmanager
+def _opened(disk: Disk, path: str) -> Iterator[int]:
+    """Open the file for the length of a block. Raises ``OSError``: ``FileNotFoundError`` if it is no plain file."""
+    found = disk.lstat(path)
+    if not S_ISREG(found.st_mode) or found.st_nlink != 1:  # to write to it may hurt something else
+        raise FileNotFoundError(path)
+    with disk.opened(path, WRITE) as fd:
+        yield fd
 
 
 def place_of(connection: bytes) -> int:

@@ -25,7 +25,7 @@ from persistentqueue.compat import Queue
 from persistentqueue.errors import QueueFullError, SessionLostError
 from persistentqueue.options import Options
 from persistentqueue.serving.calls import make_call
-from persistentqueue.serving.handover import FileHandover, Handover
+from persistentqueue.serving.handover import Handover
 from persistentqueue.serving.server import _SERVERS, Server
 from persistentqueue.serving.service import Served, Service
 from persistentqueue.system.byte_locks import LockFile
@@ -186,7 +186,7 @@ class WorkerWorld:
 
     def handover(self, name: str) -> Handover:
         """Return the way from one owner of this queue to the next."""
-        return FileHandover(DISK, self._place(name)) if self.folder is not None else LeftHolds()
+        return Handover(DISK, self._place(name)) if self.folder is not None else LeftHolds()
 
     def lock_file(self, directory: str, name: str) -> LockFile:
         """Return the locks of the sessions of the queue in this directory."""

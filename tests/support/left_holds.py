@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from persistentqueue.serving.handover import KeptHold, decode_holds, encode_holds, place_of
+from persistentqueue.serving.handover import Handover, KeptHold, decode_holds, encode_holds, place_of
 from persistentqueue.system.byte_locks import LockFile
+from persistentqueue.system.disk import DISK
 
 
 class Locks(LockFile):
@@ -36,10 +37,11 @@ class NoLocks(LockFile):
         return False
 
 
-class LeftHolds:
-    """The holds that one owner leaves to the next, as ``FileHandover`` has them."""
+class LeftHolds(Handover):
+    """The holds that one owner leaves to the next."""
 
     def __init__(self) -> None:
+        super().__init__(DISK, "")
         self.data = b""
         self.locks = Locks()
 

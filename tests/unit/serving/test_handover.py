@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistentqueue.core.checksum import crc32
-from persistentqueue.serving.handover import FileHandover, KeptHold, decode_holds, encode_holds, place_of
+from persistentqueue.serving.handover import Handover, KeptHold, decode_holds, encode_holds, place_of
 from persistentqueue.serving.protocol import CONNECTION_BYTES, JSON_BYTES_MAX
 from persistentqueue.storage.layout import HOLDS_NAME
 from persistentqueue.system.byte_locks import LockFile
@@ -115,7 +115,7 @@ def test_a_file_has_a_longest_length(tmp_path: Path, caplog: pytest.LogCaptureFi
     """A hold that the file has no room for is left out, and the others are there."""
     many = HOLD._replace(connection=bytes(16), runs=[(2**40 + 2 * at, 1) for at in range(JSON_BYTES_MAX // 17)])
     (tmp_path / HOLDS_NAME).touch()
-    handover = FileHandover(DISK, str(tmp_path))
+    handover = Handover(DISK, str(tmp_path))
     assert handover.leave([many]) == set()
     assert handover.take() == []
     assert handover.leave([many, HOLD]) == {HOLD.connection}
@@ -126,7 +126,7 @@ def test_a_file_has_a_longest_length(tmp_path: Path, caplog: pytest.LogCaptureFi
 def test_a_file_is_filled(tmp_path: Path) -> None:
     """Holds that fill the file are all there, and one byte more leaves one out."""
     (tmp_path / HOLDS_NAME).touch()
-    handover = FileHandover(DISK, str(tmp_path))
+    handover = Handover(DISK, str(tmp_path))
     half_bytes = JSON_BYTES_MAX // 2 - len(json.dumps(fields_of(HOLD._replace(name="")), separators=(",", ":"))) - 2
     holds = [HOLD._replace(connection=bytes([each] * 16), name="n" * half_bytes) for each in range(2)]
     assert len(handover.leave(holds)) == 2
@@ -137,7 +137,7 @@ def test_a_file_is_filled(tmp_path: Path) -> None:
 
 def test_holds_are_taken_once(tmp_path: Path) -> None:
     """The next owner reads them and empties the file. It sees which sessions are still there."""
-    handover = FileHandover(DISK, str(tmp_path))
+    handover = Handover(DISK, str(tmp_path))
     assert (handover.take(), handover.present([HOLD.connection])) == ([], set())
     assert handover.leave([HOLD]) == set()  # no session has made the file
     assert handover.leave([]) == set()
@@ -159,10 +159,10 @@ def test_a_session_that_cannot_be_seen_is_kept(tmp_path: Path, caplog: pytest.Lo
 
     locks = LockFile(str(tmp_path), HOLDS_NAME)
     assert locks.lock(0)
-    assert FileHandover(DISK, str(tmp_path)).leave([HOLD])
-    handover = FileHandover(replace(DISK, open=lacking), str(tmp_path))
+    assert Handover(DISK, str(tmp_path)).leave([HOLD])
+    handover = Handover(replace(DISK, open=lacking), str(tmp_path))
     assert handover.present([HOLD.connection]) == {HOLD.connection}
     assert handover.take() == []
     assert "could not be taken" in caplog.text
-    assert FileHandover(DISK, str(tmp_path)).take() == [HOLD]
+    assert Handover(DISK, str(tmp_path)).take() == [HOLD]
     locks.abandon()

@@ -377,7 +377,7 @@ class Producer(Exclusive, Generic[T]):
             return True
         if self._draft is not None and self._batch.items:
             self._spill()
-        draft, before, empty = self._draft, self.pending, Batch(SPILL_BYTES)
+        draft, empty = self._draft, Batch(SPILL_BYTES)
         self._bounds.check(self._inbox, *self._load())
         try:
             if draft is None:
@@ -386,9 +386,7 @@ class Producer(Exclusive, Generic[T]):
                     self._write(draft)
             draft.publish(marker, self._next_time_ns(behind))
         except OSError as error:
-            is_gone = draft is not None and draft.is_gone
-            self._fall_back(draft, error)
-            raise self._explained(draft, error, self.pending == before, is_gone) from error
+            raise self._failure(draft, error) from error
         except BaseException as interruption:
             self._fall_back(draft, interruption)
             raise
@@ -464,9 +462,7 @@ class Producer(Exclusive, Generic[T]):
                 draft = self._draft = self._begin_draft()
             shielded(partial(self._move, draft))
         except OSError as error:
-            is_gone = draft is not None and draft.is_gone
-            self._fall_back(draft, error)
-            raise self._explained(draft, error, self.pending > 0, is_gone) from error
+            raise self._failure(draft, error) from error
 
     def _load(self) -> tuple[Load, int]:
         """Return an upper bound of what the next flush adds to the inbox, and the bytes that were spilled already."""
@@ -499,9 +495,11 @@ class Producer(Exclusive, Generic[T]):
         if not is_ahead:
             draft.drop()  # its items are still in memory
 
-    def _explained(self, draft: Draft | None, error: OSError, is_kept: bool, is_gone: bool) -> Exception:
-        """Return the error to raise; ``is_kept`` says whether the items of the flush are kept or were dropped, and
-        ``is_gone`` whether the draft was gone before."""
+    def _failure(self, draft: Draft | None, error: OSError) -> Exception:
+        """Fall back, and return the error to raise: it tells whether the items are kept or were dropped."""
+        before, is_gone = self.pending, draft is not None and draft.is_gone
+        self._fall_back(draft, error)
+        is_kept = self.pending == before
         advice = "flush again" if is_kept else "enqueue it once more"
         raised = explained(error, self._directory, self._inbox, draft, "this flush", advice, is_gone)
         if isinstance(raised, DataPathError):

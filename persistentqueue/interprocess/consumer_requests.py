@@ -57,17 +57,9 @@ def acknowledge(path: StrPath, name: str | None, subscription: str, end: int) ->
             durably=True)``. For 0 nothing is published.
 
     Raises:
-        QueueNotFoundError: There is no queue at the path.
-        InvalidNameError: The name cannot be a queue's.
-        DataMissingError: The location of the segments is not there.
-        DataPathError: The segments are being moved. Nothing was published.
-        InboxAccessError: This process may not publish for this queue.
-        CorruptionError: The queue's files that name its locations are damaged.
-        ResourceError: The operating system lacks disk space, descriptors or memory. Nothing was published.
-        BrokenQueueError: A sync failed. Whether the request is durable is unknown. It may be repeated.
         TypeError: ``path``, ``name`` or ``subscription`` is not text, or ``end`` is not an int.
         ValueError: ``subscription`` is not a valid name, or ``end`` is out of range.
-        OSError: The request cannot be written for another reason.
+        PersistentQueueError, OSError: On the conditions that ``request_subscription`` names.
 
     On return, the request is durable. The owner may not have answered it yet. Any number of threads and processes may
     call it at the same time.

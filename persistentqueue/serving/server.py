@@ -80,10 +80,8 @@ class Server:
         self._peers: set[_Peer] = set()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         """Bytes that were received last: a new object of that size for each call would take longer than the call."""
-        self._is_leaving = False
-        """True from the beginning of the close on."""
         self._leaves_by = inf
-        """Time by which the sessions of workers end then."""
+        """Time by which the sessions of workers end, once the close has begun."""
         self._end = Ending()
         """End of the thread."""
         self._is_stopping = False
@@ -97,7 +95,7 @@ class Server:
         self._accepts_at = inf
         """Time at which to accept connections again; ``inf`` while nothing is in the way."""
         self._departure: Departure | None = None
-        """The servers that leave together with this one; None before it leaves."""
+        """The servers that leave together with this one, from the beginning of the close on; None before."""
 
     def start(self) -> None:
         """Take the socket of the queue, and serve. Raises ``ResourceError`` and ``OSError``; then call ``stop``."""
@@ -135,7 +133,7 @@ class Server:
     @property
     def is_running(self) -> bool:
         """Whether the thread serves workers, and was not told to end."""
-        return self._thread is not None and not self._end.has_come and not self._is_leaving
+        return self._thread is not None and not self._end.has_come and self._departure is None
 
     def connections(self) -> list[Connection]:
         """Return the connections, those that hold for longest first. For any thread."""
@@ -157,14 +155,13 @@ class Server:
     def _give_grace(self) -> None:
         """Wait until no worker has work that it can still finish, or ``grace_seconds`` are over."""
         if self._thread is not None and self._thread is not threading.current_thread():
-            if not self._is_leaving:
+            if self._departure is None:
                 _leave_together([self])
             self._end.wait()
 
     def _begin_to_leave(self, departure: Departure) -> None:
-        self._departure = departure
         self._leaves_by = min(self._leaves_by, self._served.now() + self._grace_seconds)
-        self._is_leaving = True  # last: the thread looks at it
+        self._departure = departure  # last: the thread looks at it
         self._ring()
         if self._end.has_come:  # the thread has ended meanwhile, perhaps without a look at the departure
             departure.drop(self)
@@ -253,16 +250,15 @@ class Server:
 
     def _may_leave(self) -> bool:
         """Return whether the close has begun, and workers have finished, or have had their time."""
-        if not self._is_leaving:
+        if self._departure is None:
             return False
-        assert self._departure is not None
         may_end = self._departure.may_end(self, self._service.may_leave())
         return may_end or self._served.now() >= self._leaves_by
 
     def _take(self, most_seconds: float) -> None:
         """Wait for the next event, if none has come, and take all that have come."""
         found = self._selector.select(most_seconds)
-        if self._is_leaving and found and self._departure is not None and not self._departure.may_take(self):
+        if found and self._departure is not None and not self._departure.may_take(self):
             return
         for key, events in found:
             peer = key.data

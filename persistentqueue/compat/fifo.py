@@ -138,11 +138,9 @@ class FifoQueue(UncopyableFace):
             return
         is_empty = False
         with suppress(PersistentQueueError):  # close it whatever the error is
-            if self.peek() is None:
-                stats = self._persistent.stats()
-                seen = self._persistent.view().look()
-                is_unread = stats.enqueued != stats.dequeued or stats.damage_found or stats.published
-                is_empty = not (is_unread or seen.markers or seen.subscriptions or self._keeps_damaged())
+            seen = self._persistent.view().look()
+            is_used = seen.depth or seen.published or seen.markers or seen.subscriptions
+            is_empty = not (is_used or self._keeps_damaged())
         self._persistent.close()
         if is_empty:
             delete_queue(self._path)

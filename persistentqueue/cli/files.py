@@ -10,7 +10,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import IO
 
-from .streams import BinaryOutput, flush_whole, read, stdin, stdout, write_whole, written
+from .streams import flush_whole, read, stdin, stdout, write_whole, written
 
 STDOUT = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
 """Names of stdout."""
@@ -21,7 +21,7 @@ _NEW_MODE = 0o600
 class Output:
     """A binary file that is written. Its errors name it."""
 
-    def __init__(self, file: BinaryOutput, name: str) -> None:
+    def __init__(self, file: IO[bytes], name: str) -> None:
         self._file, self._name = file, name
 
     def write(self, data: bytes) -> None:

@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import IO, Any, Protocol, TextIO
+from typing import IO, Any, TextIO, cast
 
 WELL, PROBLEMS, FAILED, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses: success, problems found or no item, an error, and the end by a signal."""
@@ -124,28 +124,12 @@ def drop(stream: TextIO) -> None:
         stream.flush()
 
 
-class BinaryOutput(Protocol):
-    """A binary file that is written, with a buffer or without one."""
-
-    def write(self, data: Any, /) -> int | None:
-        """Take bytes; return how many of them, or None if the file takes none now."""
-
-    def flush(self) -> None:
-        """Write what the buffer has."""
-
-    def close(self) -> None:
-        """Flush and close the file."""
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-
-
-def write_whole(file: BinaryOutput, data: bytes) -> None:
+def write_whole(file: IO[bytes], data: bytes) -> None:
     """Write all bytes to the file, or to its buffer. If the file is non-blocking, wait until it can be written."""
     rest = memoryview(data)
     while rest:
         try:
-            count = file.write(rest)
+            count = file.write(rest)  # None if a file without a buffer takes none now
         except BlockingIOError as blocked:  # a buffer has taken a part
             count = blocked.characters_written
         if not count:
@@ -153,7 +137,7 @@ def write_whole(file: BinaryOutput, data: bytes) -> None:
         rest = rest[count or 0 :]
 
 
-def flush_whole(file: BinaryOutput | TextIO) -> None:
+def flush_whole(file: IO[Any]) -> None:
     """Write all that the buffer of the file has. If the file is non-blocking, wait until it can be written."""
     while True:
         try:
@@ -164,7 +148,7 @@ def flush_whole(file: BinaryOutput | TextIO) -> None:
             return
 
 
-def _await(file: BinaryOutput | TextIO, event: int) -> None:
+def _await(file: IO[Any], event: int) -> None:
     """Wait until the non-blocking file can be read or written. Raise ``BlockingIOError`` if the system cannot tell."""
     try:
         fd = file.fileno()
@@ -227,10 +211,10 @@ def stdin() -> IO[bytes]:
     return io.BufferedReader(_Patient(sys.stdin.buffer))
 
 
-def stdout() -> BinaryOutput:
+def stdout() -> IO[bytes]:
     """Flush stdout, and return it as a binary file."""
     flush_whole(sys.stdout)
-    return sys.stdout.buffer if takes_bytes(sys.stdout) else _Text(sys.stdout)
+    return sys.stdout.buffer if takes_bytes(sys.stdout) else cast("IO[bytes]", _Text(sys.stdout))
 
 
 def sync_stdout() -> None:

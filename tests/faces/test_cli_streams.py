@@ -112,8 +112,9 @@ def test_a_file_that_takes_parts_gets_all_bytes(buffered: bool) -> None:
 
 def test_a_file_that_cannot_be_waited_for_is_an_error() -> None:
     """A write raises an error if the file takes nothing, and has no descriptor to wait for."""
+    file: Any = Slow(can_wait=False)
     with pytest.raises(BlockingIOError):
-        streams.write_whole(Slow(can_wait=False), b"data")
+        streams.write_whole(file, b"data")
 
 
 @pytest.mark.parametrize("unbuffered", UNBUFFERED)

@@ -159,33 +159,18 @@ def _measure(queue: PersistentQueue, lane: Lane, seconds: float, progress: Calla
 
     record = bytes(_RECORD_BYTES)
     kinds = [
-        _Kind("1 item per flush, in", 1, partial(write, item, 1), partial(put, 1)),
-        _Kind("1 item per flush, out", 1, partial(write, record, 1), partial(take, 1)),
-        _Kind(f"{MANY:,} items per flush, in", MANY, partial(write, item * MANY, MANY), partial(put, MANY)),
-        _Kind(f"{MANY:,} items per flush, out", MANY, partial(write, record, MANY), partial(take, MANY)),
+        (f"{what}, {way}", count, _Sum(partial(write, data, count)), _Sum(partial(flush, count)))
+        for what, count in (("1 item per flush", 1), (f"{MANY:,} items per flush", MANY))
+        for way, data, flush in (("in", item * count, put), ("out", record, take))
     ]
     each_seconds = seconds / _TURNS / len(kinds) / 2
     for turn in range(_TURNS):  # in turn, so that other work on the disk slows both down
-        for at, kind in enumerate(kinds):
-            kind.bare.work(each_seconds, lambda: 0)
-            kind.ours.work(each_seconds, lambda: queue.stats().syncs)
+        for at, (_, _, bare, ours) in enumerate(kinds):
+            bare.work(each_seconds, lambda: 0)
+            ours.work(each_seconds, lambda: queue.stats().syncs)
             progress((turn * len(kinds) + at + 1) * 2 * each_seconds)
     session.close()
     return [
-        Row(
-            each.what,
-            each.count,
-            each.bare.per_second,
-            each.ours.per_second,
-            each.ours.syncs / max(each.ours.flushes, 1),
-        )
-        for each in kinds
+        Row(what, count, bare.per_second, ours.per_second, ours.syncs / max(ours.flushes, 1))
+        for what, count, bare, ours in kinds
     ]
-
-
-class _Kind:
-    """A kind of flush, and its two contenders: the bare disk and the queue."""
-
-    def __init__(self, what: str, count: int, bare: Callable[[], int], ours: Callable[[], int]) -> None:
-        self.what, self.count = what, count
-        self.bare, self.ours = _Sum(bare), _Sum(ours)

@@ -8,7 +8,7 @@ from ..storage.publication import LATEST, Part, is_published, read_publication
 from .consumer_requests import acknowledge, request_subscription
 from .multi_writer import PartWriter, list_published, publish_parts, published_version, remove_parts
 from .producer import is_reached, reached_version
-from .splits import Found, FoundRun, Onlooker, Split, look, partition, plan, read, read_columns
+from .splits import Found, FoundRun, Onlooker, Split, look, partition, plan, read, read_columns, wrong_keys
 
 __all__ = [
     "LATEST",
@@ -34,4 +34,5 @@ __all__ = [
     "read_publication",
     "remove_parts",
     "request_subscription",
+    "wrong_keys",
 ]

@@ -23,7 +23,6 @@ from ..errors import (
     CorruptionError,
     DataPathError,
     InboxAccessError,
-    MissingExtraError,
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
@@ -31,7 +30,6 @@ from ..errors import (
     SessionInUseError,
     UnflushedWarning,
     UnsupportedFormatError,
-    WrongKeyError,
 )
 from ..interrupts.call_guard import BUSY, FREE, Exclusive
 from ..interrupts.signal_shield import shielded
@@ -49,8 +47,7 @@ from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname
 from ..system.files import sync_directory
 from ..system.path_errors import OUT_OF_REACH, lacking, naming_paths, unless_lacking
 from ..system.trust import need_trusted
-from .snapshot_view import view_of
-from .splits import Onlooker
+from .splits import Onlooker, wrong_keys
 
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
 
@@ -547,15 +544,9 @@ def need_same_key(disk: Disk, directory: str, envelopes: Envelopes, key_id: str)
     An owner could not read the items that are published with it, and would deliver none behind them. Segments that this
     user may not read tell nothing. Raises ``OSError``.
     """
-    view = view_of(disk, directory, envelopes)
-    with suppress(CorruptionError, MissingExtraError, QueueNotFoundError, PermissionError):
-        runs = view.look().runs
-        for sequence in {runs[0][0], sum(runs[-1]) - 1} if runs else ():
-            try:
-                next(view.browse(first=sequence), None)
-            except WrongKeyError as error:
-                if error.key_id == key_id:
-                    raise
+    for error in wrong_keys(disk, directory, envelopes):
+        if error.key_id == key_id:
+            raise error
 
 
 def explained(

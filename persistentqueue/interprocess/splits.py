@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -29,7 +29,13 @@ from ..core.intervals import Run, within
 from ..core.operations import Enqueue
 from ..core.state import Extent, State
 from ..drawing.text import many
-from ..errors import CorruptionError, PersistentQueueError
+from ..errors import (
+    CorruptionError,
+    MissingExtraError,
+    PersistentQueueError,
+    QueueNotFoundError,
+    WrongKeyError,
+)
 from ..recovery.in_doubt import MayDecide, is_decided
 from ..recovery.replay import Recovered, advance, recover
 from ..storage.layout import MAKE_FIRST, find_generations, no_queue
@@ -350,17 +356,19 @@ def partition(splits: Sequence[Split], count: int, slack: float = 0.0) -> list[l
     return list(groups.values())
 
 
-def read(disk: Disk, directory: str, split: Split, skips: bool = False) -> Iterator[Found]:
+def read(
+    disk: Disk, directory: str, split: Split, skips: bool = False, envelopes: Envelopes = PLAIN
+) -> Iterator[Found]:
     """Read the items of a split, in their order, and check each block.
 
-    If items are not in the file any more, they are read where the log says that they are now. Compressed blocks are
-    opened, and there is no key for encrypted ones.
+    If items are not in the file any more, they are read where the log says that they are now.
 
     Args:
         disk: The access to the file system.
         directory: The directory of the queue.
         split: The split, as ``plan`` or ``partition`` returned it.
         skips: Whether to skip items that are not in the queue any more. Default: False.
+        envelopes: Opens blocks that are compressed or encrypted. The default opens compressed blocks, and has no key.
 
     Yields:
         The items, block by block, as ``Found``.
@@ -369,13 +377,13 @@ def read(disk: Disk, directory: str, split: Split, skips: bool = False) -> Itera
         CorruptionError: A block is damaged, or the items have moved ten times.
         GoneError: Items are not in the queue any more, and ``skips`` is False.
         MissingExtraError: A package that a block needs is not installed.
-        WrongKeyError: A block is encrypted.
+        WrongKeyError: A block is encrypted, and ``envelopes`` does not have its key.
         PersistentQueueError: One of the errors of ``look``.
         OSError: A file cannot be read. A ``TimeoutError`` means that the owner replaced the log during each look.
 
     The call only reads. Any number of threads and processes may read splits at the same time.
     """
-    for first, count, time_ns, start, items in _read(disk, directory, split, skips, _RELOCATIONS, items_of):
+    for first, count, time_ns, start, items in _read(disk, directory, split, skips, _RELOCATIONS, envelopes, items_of):
         yield Found(first, time_ns, items[start : start + count])
 
 
@@ -415,7 +423,7 @@ def read_columns(
     def take(block: FoundBlock) -> Columns | None:
         return block.columns() if has_values and is_wanted(block.header.time_ns) else None
 
-    for first, count, time_ns, start, columns in _read(disk, directory, split, skips, _RELOCATIONS, take):
+    for first, count, time_ns, start, columns in _read(disk, directory, split, skips, _RELOCATIONS, PLAIN, take):
         if is_wanted(time_ns):
             yield FoundRun(first, count, time_ns, start, columns)
 
@@ -426,6 +434,7 @@ def _read(
     split: Split,
     skips: bool,
     relocations: int,
+    envelopes: Envelopes,
     take: Callable[[FoundBlock], T],
 ) -> Iterator[tuple[int, int, int, int, T]]:
     """Yield what ``read_here`` yields.
@@ -435,7 +444,7 @@ def _read(
     """
     end = split.runs[0][0]
     try:
-        for found in read_here(disk, split, PLAIN, take):
+        for found in read_here(disk, split, envelopes, take):
             yield found
             end = found[0] + found[1]
     except CorruptionError:
@@ -454,7 +463,24 @@ def _read(
     if missing and not skips:
         raise GoneError(directory, split.paths[-1], missing)
     for each in again:
-        yield from _read(disk, directory, each, skips, relocations - 1, take)
+        yield from _read(disk, directory, each, skips, relocations - 1, envelopes, take)
+
+
+def wrong_keys(disk: Disk, directory: str, envelopes: Envelopes = PLAIN) -> Iterator[WrongKeyError]:
+    """Yield the errors of the oldest and the newest item of a queue if these envelopes do not have their keys.
+
+    An item that cannot be read for another reason, or that is consumed meanwhile, tells nothing, and neither does a
+    queue that is not there. Raises ``OSError``.
+    """
+    with suppress(QueueNotFoundError, CorruptionError, MissingExtraError, PermissionError):
+        places, recovered = look(disk, directory)
+        runs = recovered.state.gone.unconsumed(0, recovered.state.next_sequence)
+        for sequence in {runs[0][0], sum(runs[-1]) - 1} if runs else ():
+            for split in plan(disk, places, recovered, [(sequence, 1)]):
+                try:
+                    next(read(disk, directory, split, skips=True, envelopes=envelopes), None)
+                except WrongKeyError as error:
+                    yield error
 
 
 def rest_of(split: Split, end: int) -> Split:

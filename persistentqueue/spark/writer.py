@@ -19,7 +19,7 @@ The promises of Spark, and the handling of each case:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -33,22 +33,16 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from persistentqueue import (
     BrokenQueueError,
-    CorruptionError,
-    MissingExtraError,
     Producer,
-    QueueNotFoundError,
-    WrongKeyError,
 )
 from persistentqueue.interprocess import (
     Columns,
     Part,
     PartWriter,
-    look,
-    plan,
     publish_parts,
     published_version,
-    read,
     remove_parts,
+    wrong_keys,
 )
 from persistentqueue.rows.codec import RowBatches, register_rows
 from persistentqueue.rows.registry import Registry
@@ -174,14 +168,7 @@ def _need_clear_items(place: Place) -> None:
 
     An item that cannot be read, or that is consumed meanwhile, refuses nothing.
     """
-    try:
-        with suppress(QueueNotFoundError, CorruptionError, MissingExtraError):
-            places, recovered = look(DISK, place.directory)
-            runs = list(recovered.state.gone.unconsumed(0, recovered.state.next_sequence))
-            ends = [(runs[0][0], 1), (sum(runs[-1]) - 1, 1)] if runs else []
-            for split in plan(DISK, places, recovered, ends):
-                list(read(DISK, place.directory, split, skips=True))
-    except WrongKeyError as error:
+    for error in wrong_keys(DISK, place.directory):
         raise ValueError(
             f"{place.directory}: the queue has items encrypted with the key {error.key_id!r}, but Spark has no key, "
             "and would write in the clear: write to another queue, or encrypt each value by codecs.Enclosed, in a "

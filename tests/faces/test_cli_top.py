@@ -144,7 +144,6 @@ def test_what_goes_wrong_is_shown_until_it_is_over(tmp_path: Path) -> None:
     for queue_ in queues:
         queue_.look()
     assert "QueueNotFoundError" in queues[0].error
-    assert queues[0].sight() is None
     picture = drawn(queues)
     assert "QueueNotFoundError" in picture
     assert "queue b" in picture
@@ -178,7 +177,6 @@ def test_the_past_of_the_owner_is_shown_at_the_first_look(open_queue: QueueFacto
         session.flush()
     watched.look()
     sight = watched.sight()
-    assert sight is not None
     assert [each.depth for each in sight.history[-2:]] == [200, 150]
     assert "50 at most" in drawn([watched])
 
@@ -199,7 +197,6 @@ def test_a_clock_that_is_set_back_begins_anew(open_queue: QueueFactory) -> None:
     watched.look()
     assert (watched.pace.in_per_second, [each.depth for each in watched.samples]) == (1.0, [2, 3])
     sight = watched.sight()
-    assert sight is not None
     assert [each.time_ns for each in sight.history] == sorted(each.time_ns for each in sight.history)
 
 
@@ -360,7 +357,6 @@ def test_who_is_connected_is_shown(open_queue: QueueFactory, directory: Path, wi
     assert max(map(len, picture.splitlines())) <= width
     old = [each._replace(seconds=3700.0) for each in connections]
     sight = watched.sight()
-    assert sight is not None
     told = [each for each in findings(replace(sight, connections=tuple(old))) if each.what.startswith("Process")]
     assert (len(told), all(each.is_urgent for each in told)) == (5, True)
     assert "holds 3 items in its session 'mailer\\x1b[2J' for 1 h 1 min" in told[0].what

@@ -84,17 +84,8 @@ def draw(
         parts.append(Text(f"and {many(len(rest), 'other')}, with {many(left, 'item')} left", "dim"))
     parts += _errors(queues, most // 2, width)
     if chosen is not None:
-        sight = chosen.sight()
-        if sight is not None:
-            parts += [
-                "",
-                Panel(
-                    _large(chosen, sight, interval, width - _MARGIN),
-                    title=f"queue {chosen.name}",
-                    title_align="left",
-                    padding=(0, 1),
-                ),
-            ]
+        large = _large(chosen, chosen.sight(), interval, width - _MARGIN)
+        parts += ["", Panel(large, title=f"queue {chosen.name}", title_align="left", padding=(0, 1))]
     return Group(*parts)
 
 

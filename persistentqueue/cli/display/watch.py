@@ -114,10 +114,9 @@ class Watched:
         if snapshot.oldest_ns is not None:
             self.arrivals.add(snapshot.runs[0][0], snapshot.oldest_ns)
 
-    def sight(self) -> Sight | None:
-        """Return the facts for the detailed picture; None if the last look failed."""
-        if self.snapshot is None:
-            return None
+    def sight(self) -> Sight:
+        """Return the facts for the detailed picture. The last look must not have failed."""
+        assert self.snapshot is not None
         now_ns = self.snapshot.time_ns
         times = map(self.arrivals.time_ns, positions(self.snapshot.runs, AGES))
         ages = tuple(max(now_ns - each, 0) / 1e9 for each in times)

@@ -375,7 +375,9 @@ class Producer(Exclusive, Generic[T]):
         if self._draft is not None and self._batch.items:
             self._spill()
         draft, empty = self._draft, Batch(SPILL_BYTES)
-        self._bounds.check(self._inbox, *self._load())
+        spilled_bytes = draft.length_bytes if draft is not None else 0
+        load = Load(draft.count, spilled_bytes, 0) if draft is not None else self._buffered
+        self._bounds.check(self._inbox, load, spilled_bytes)
         try:
             if draft is None:
                 draft = self._begin_draft()
@@ -461,13 +463,6 @@ class Producer(Exclusive, Generic[T]):
         except OSError as error:
             raise self._failure(draft, error) from error
 
-    def _load(self) -> tuple[Load, int]:
-        """Return an upper bound of what the next flush adds to the inbox, and the bytes that were spilled already."""
-        ahead = self._draft
-        if ahead is not None:
-            return Load(ahead.count, ahead.length_bytes, 0), ahead.length_bytes
-        return self._buffered, 0
-
     @property
     def _buffered(self) -> Load:
         """An upper bound of the load of the items in memory."""
@@ -487,7 +482,8 @@ class Producer(Exclusive, Generic[T]):
         if draft is None:
             return
         is_ahead = draft is self._draft
-        if draft.is_published or (is_ahead and not (draft.is_intact and _is_lacking(error))):
+        is_lack = isinstance(error, OSError) and error.errno in LACKING
+        if draft.is_published or (is_ahead and not (draft.is_intact and is_lack)):
             self._roll_back()
         if not is_ahead:
             draft.drop()  # its items are still in memory
@@ -751,7 +747,3 @@ def _is_made(disk: Disk, directory: str) -> bool:
         return bool(find_generations(disk, directory))
     except PermissionError:
         return True
-
-
-def _is_lacking(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in LACKING

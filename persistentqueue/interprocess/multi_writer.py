@@ -118,12 +118,8 @@ class PartWriter:
             columns: The items, in their order. Their bytes must not change before ``end``.
 
         Raises:
-            ClosedError: The writer belongs to the parent process.
             ValueError: The lengths do not add up to the payload. None of the items was taken.
-            QueueFullError: The files of the queue would exceed ``max_disk_bytes``.
-            DataPathError: The segments are being moved.
-            ResourceError: The operating system lacks disk space, descriptors or memory.
-            OSError: The part cannot be written for another reason.
+            PersistentQueueError, OSError: On the conditions that ``write`` names.
 
         Nothing is durable before ``end``. After an error the part can only be dropped.
         """

@@ -527,13 +527,6 @@ def test_a_log_that_is_replaced_meanwhile(directory: Path) -> None:
         look(replace(DISK, pread=lambda *_: b""), str(directory))
 
 
-def test_no_queue(tmp_path: Path) -> None:
-    """A look at a queue that does not exist raises an error, and makes nothing."""
-    with pytest.raises(QueueNotFoundError):
-        look(DISK, str(tmp_path / "nowhere"))
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_was_consumed(open_queue: QueueFactory, directory: Path, seed: int) -> None:
     """Beside an owner that enqueues, dequeues out of order, trims and compacts, exactly the unconsumed items are

@@ -642,6 +642,16 @@ def test_a_producer_with_another_key_of_a_known_id(
     assert items_of(open_queue(encryption=ONE)) == [b"1", b"2", b"3"]
 
 
+def test_a_producer_with_another_key_beside_items_of_a_subscription(open_queue: QueueFactory, directory: Path) -> None:
+    """A producer is refused also if only a subscription has items left that tell the key."""
+    with open_queue(encryption=ONE) as queue:
+        queue.subscribe("slow")
+        put(queue, b"1")
+        queue.clear()
+    with pytest.raises(WrongKeyError, match="its checksum is correct"):
+        Producer(directory, encryption=OTHER)
+
+
 def test_a_forked_child_draws_a_salt_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked child draws its own salt, also for an encoder that its parent began to use."""
     family = [(1, 0), (1, 2), (2, 3)]  # a grandchild with the process id of its grandparent, and its child

@@ -438,13 +438,16 @@ def test_headers_are_read_without_the_bodies(tmp_path: Path) -> None:
         list(read_columns(DISK, str(directory), splits[0]))
 
 
-def test_moved_since_it_was_planned(directory: Path, tmp_path: Path) -> None:
-    """A plan stays valid when the segments are moved."""
+def test_moved_since_it_was_planned(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan stays valid when the segments are moved, unless the items have moved too often."""
     with PersistentQueue(directory) as queue:
         put(queue, *items(10, 100))
     splits = planned(directory)
     move_data(directory, data_path=tmp_path / "elsewhere")
     assert list(items_of(directory, splits).values()) == items(10, 100)
+    monkeypatch.setattr(splits_module, "_RELOCATIONS", 0)
+    with pytest.raises(CorruptionError):
+        items_of(directory, splits)
 
 
 def test_another_queue_by_the_same_name(directory: Path) -> None:

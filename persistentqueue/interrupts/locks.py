@@ -61,3 +61,18 @@ else:  # pragma: no cover - one version of Python
     def RLock() -> WholeLock:  # noqa: N802
         """Make a lock that its owner can acquire again."""
         return WholeLock(threading.RLock())
+
+
+class Condition(threading.Condition):
+    """A condition variable that a ``with`` statement acquires and releases as its lock.
+
+    That of ``threading`` does so in functions of Python, in which a handler may raise. For code of others that needs
+    one, and does not wait in a thread that handlers interrupt: an interrupted ``wait`` loses the lock.
+    """
+
+    __slots__ = ("__enter__", "__exit__")
+
+    def __init__(self) -> None:
+        lock = RLock()
+        super().__init__(lock)
+        self.__enter__, self.__exit__ = lock.__enter__, lock.__exit__  # type: ignore[method-assign]

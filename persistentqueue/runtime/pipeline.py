@@ -31,7 +31,7 @@ from ..core.intervals import join_runs
 from ..core.items import checked_timeout
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError, PrecedingFlushError, ReentrantUseError
-from ..interrupts.locks import Lock
+from ..interrupts.locks import Condition, Lock
 from ..pickling import Uncopyable
 from ..system.disk import after_fork_in_child
 from ..system.event_log import LOGGER
@@ -57,7 +57,7 @@ def _checked(timeout: float) -> float:
     return 0.0 if is_negative else cast(float, checked_timeout(timeout))
 
 
-def _lock_of(ticket: Ticket) -> threading.Condition:
+def _lock_of(ticket: Ticket) -> Condition:
     """Return the lock of a ticket. It is made at its first use, with the other parts of a ``Future``, by a callback or
     by ``concurrent.futures.wait``: most flushes have ended before.
 
@@ -69,11 +69,11 @@ def _lock_of(ticket: Ticket) -> threading.Condition:
     if lock is None or lock is _END:
         parts.setdefault("_waiters", [])
         parts.setdefault("_done_callbacks", [])
-        lock = parts.setdefault("_lock", threading.Condition())
+        lock = parts.setdefault("_lock", Condition())
     if lock is _END:
         parts["_state"] = "FINISHED"  # the other thread is about to set it
-        lock = parts.setdefault("_lock_behind", threading.Condition())
-    return cast(threading.Condition, lock)
+        lock = parts.setdefault("_lock_behind", Condition())
+    return cast(Condition, lock)
 
 
 class Ticket(Uncopyable, Future[bool]):

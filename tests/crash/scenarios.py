@@ -134,6 +134,21 @@ def _wait_for_a_ticket(world: World) -> Case:
     return Case(ticket.result, queue.sync, [{"q": [A, B]}])
 
 
+def _call_back(world: World) -> Case:
+    """Ask a ticket to call back, while its flush waits for room. Its end waits for no lock that this call has kept."""
+    queue = world.open("q", A, max_items=1, full="block")
+    session = world.session("q")
+    session.enqueue(B)
+    ticket, called = session.flush(wait=False), list[object]()
+
+    def again() -> None:
+        ticket.add_done_callback(called.append)
+        queue.clear()
+        assert ticket.result(60) and called[-1:] == [ticket]
+
+    return Case(lambda: ticket.add_done_callback(bool), again, [{"q": [B]}])
+
+
 def _dequeue(world: World, count: int, is_cold: bool = False, **settings: Any) -> Case:
     world.open("q", *MANY, **settings)
     if is_cold:
@@ -759,6 +774,7 @@ SCENARIOS: dict[str, Scenario] = {
     "flush by a pipeline": partial(_hand_over, given=0),
     "flush by a pipeline that runs": partial(_hand_over, given=1),
     "wait for a ticket": _wait_for_a_ticket,
+    "call back when a ticket is done": _call_back,
     "dequeue": partial(_dequeue, count=1),
     "dequeue many": partial(_dequeue, count=50),
     "dequeue from disk": partial(_dequeue, count=1, is_cold=True),

@@ -1,4 +1,4 @@
-"""Locks for ``with`` statements, under signals whose handler raises."""
+"""Locks and condition variables for ``with`` statements, under signals whose handler raises."""
 
 import signal
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from persistentqueue.interrupts.locks import Lock, RLock, WholeLock
+from persistentqueue.interrupts.locks import Condition, Lock, RLock, WholeLock
 
 _SIGNALS = 400
 _SECONDS = 0.0003
@@ -18,6 +18,7 @@ _MAKERS: dict[str, Callable[[], threading.Lock]] = {
     "re-entrant lock": RLock,  # type: ignore[dict-item]
     "lock of Python 3.14": lambda: WholeLock(threading.Lock()),  # type: ignore[dict-item,return-value]
     "re-entrant lock of Python 3.14": lambda: WholeLock(threading.RLock()),  # type: ignore[dict-item,return-value]
+    "condition variable": Condition,  # type: ignore[dict-item]
 }
 
 

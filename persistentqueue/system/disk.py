@@ -14,15 +14,18 @@ A ``Disk`` knows nothing of queues. The module ``files`` completes the work that
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import _thread
 import errno
 import mmap
 import os
+import signal
 import struct
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -347,10 +350,53 @@ def abspath(path: StrPath, name: str = "path") -> str:
         raise PathMissingError(error.errno, what, text) from error
 
 
-def after_fork_in_child(callback: Callable[[], None]) -> None:
-    """Register ``callback`` to be called in every child that this process forks."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=callback)
+_CHILD_CALLS: list[Callable[[], object]] = []
+
+
+def after_fork_in_child(callback: Callable[[], object]) -> None:
+    """Register ``callback`` to be called in every child that this process forks. No signal handler interrupts it."""
+    _CHILD_CALLS.append(callback)
+
+
+def _begin_child() -> None:
+    """Make the registered calls, in order, while all signals wait.
+
+    Python only prints what a handler raises here. Then a call could stay half done: the child could keep the lock of
+    its parent's queue, or use its parent's connection.
+    """
+    masks: list[set[int]] = []
+    try:
+        masks.append(_set_mask(signal.SIG_BLOCK, ()))
+        _set_mask(signal.SIG_BLOCK, _ALL_SIGNALS)
+    except BaseException:  # of a handler, before all signals were blocked
+        masks.append(_set_mask(signal.SIG_BLOCK, ()))
+        _set_mask(signal.SIG_BLOCK, _ALL_SIGNALS)
+    with ExitStack() as stack:  # the error of a call keeps no other call from being made
+        stack.callback(_set_mask, signal.SIG_SETMASK, masks[0])
+        stack.callback(_postpone)
+        for call in reversed(_CHILD_CALLS):
+            stack.callback(call)
+
+
+def _postpone() -> None:
+    """Let the waiting signals with handlers of Python come behind the fork: here, the error of a handler is lost."""
+    for number in _signal.sigpending():
+        if callable(_signal.getsignal(number)):
+            _signal.sigwait((number,))
+            _thread.start_new_thread(_send_later, (number,))
+
+
+def _send_later(number: int) -> None:
+    time.sleep(_BEHIND_FORK_SECONDS)
+    os.kill(os.getpid(), number)
+
+
+_BEHIND_FORK_SECONDS = 0.02
+"""Time in which the calls of other packages behind a fork have ended, in seconds."""
+if hasattr(os, "register_at_fork"):
+    # The functions of C below those of ``signal``: these convert numbers to enumerations, in Python.
+    _set_mask, _ALL_SIGNALS = _signal.pthread_sigmask, signal.valid_signals()
+    os.register_at_fork(after_in_child=_begin_child)
 
 
 _FORKS: list[None] = []

@@ -5,9 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import portalocker
@@ -18,7 +22,7 @@ from persistentqueue.system import disk as door
 from persistentqueue.system.disk import DISK, PORTABLE, Disk, join
 from persistentqueue.system.files import make_directory
 from tests.conftest import QueueFactory
-from tests.support.queues import crash, drain, put, put_each
+from tests.support.queues import crash, drain, put, put_each, wait_for
 
 DISKS = {"this system's": DISK, "portable": PORTABLE}
 
@@ -173,6 +177,75 @@ def test_a_lock_without_a_directory_for_temporary_files(tmp_path: Path, monkeypa
         monkeypatch.undo()
         with pytest.raises(QueueLockedError):  # by portalocker itself
             PersistentQueue(tmp_path, "q")
+
+
+FORKING = """
+import os, signal, time
+from persistentqueue.system.disk import after_fork_in_child
+
+def interrupted():
+    os.kill(os.getpid(), signal.SIGINT)
+    made.append("whole")
+
+made, parent = [], os.getpid()
+after_fork_in_child(interrupted)
+after_fork_in_child(lambda: made.append("next"))
+try:
+    child = os.fork()
+    while os.getpid() != parent:
+        time.sleep(0.001)
+except KeyboardInterrupt:
+    os._exit(made != ["whole", "next"] or bool(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_an_interruption_waits_for_the_calls_behind_a_fork() -> None:
+    """Ctrl-C that comes to a forked child in the middle of a call behind the fork raises behind all these calls."""
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("at", range(4))
+def test_an_interruption_before_the_calls_behind_a_fork(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls behind a fork are made if a signal handler raises before all signals wait for them, and if one of them
+    raises. Then all signals come again as before."""
+    made: list[object] = []
+    set_mask, times = door._set_mask, count()
+
+    def interrupted(how: int, mask: Iterable[int]) -> object:
+        found = set_mask(how, mask)
+        if next(times) == at:
+            raise KeyboardInterrupt
+        return found
+
+    def call() -> None:
+        made.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= {signal.SIGINT, signal.SIGALRM})
+        raise ZeroDivisionError
+
+    before = set_mask(signal.SIG_BLOCK, ())
+    with monkeypatch.context() as patch:
+        patch.setattr(door, "_set_mask", interrupted)
+        patch.setattr(door, "_CHILD_CALLS", [call, partial(made.append, "next")])
+        with pytest.raises((ZeroDivisionError, KeyboardInterrupt)):
+            door._begin_child()
+    assert (made, set_mask(signal.SIG_BLOCK, ())) == ([True, "next"], before)
+
+
+def test_a_signal_that_waited_behind_a_fork_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that came during the calls behind a fork comes to its handler when they have ended, once."""
+    came: list[int] = []
+    made = [partial(signal.raise_signal, signal.SIGALRM), lambda: came.append(0)]
+    monkeypatch.setattr(door, "_CHILD_CALLS", made)
+    before = signal.signal(signal.SIGALRM, lambda number, _: came.append(number))
+    try:
+        door._begin_child()
+        wait_for(lambda: len(came) > 1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert came == [0, signal.SIGALRM]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -382,3 +383,29 @@ def test_codecs_see_the_context_of_the_caller(place: Path) -> None:
             await session.rollback()
 
     run(main())
+
+
+INTERRUPTED = """
+import asyncio, signal, sys, threading
+from persistentqueue import aio
+
+def interrupted(thread):
+    start(thread)
+    if thread.name.startswith("persistentqueue-aio"):
+        for _ in range(2):  # from Python 3.11 on, asyncio makes a cancellation of the first one
+            signal.raise_signal(signal.SIGINT)
+
+async def main():
+    await aio.PersistentQueue(sys.argv[1]).open()
+
+start, threading.Thread.start = threading.Thread.start, interrupted
+signal.signal(signal.SIGINT, signal.default_int_handler)
+asyncio.run(main())
+"""
+
+
+def test_a_program_ends_that_is_interrupted_at_the_start_of_a_thread(place: Path) -> None:
+    """Ctrl-C at the start of the first thread of a queue ends the program, which waits for no unknown thread."""
+    command = [sys.executable, "-c", INTERRUPTED, str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == -signal.SIGINT, done.stderr

@@ -23,7 +23,7 @@ from ..serving.protocol import (
 from ..serving.values import decode_value
 from ..storage.layout import SOCKET_NAME
 from ..system.disk import Disk
-from ..system.sockets import Socket, connect, is_believed
+from ..system.sockets import NO_SIGNAL, Socket, connect, is_believed
 
 _RECEIVE_BYTES = 64 * 1024
 
@@ -62,7 +62,7 @@ def _ask(disk: Disk, connection: Socket, call: Call, refusal: Any) -> Any:
 
 def _answer(connection: Socket, incoming: Incoming, message: Message) -> Message | None:
     """Send a message, and return its answer; None if the owner ends the connection."""
-    connection.sendall(encode(message, 1))
+    connection.sendall(encode(message, 1), NO_SIGNAL)
     while data := connection.recv(_RECEIVE_BYTES):
         for _, answer in incoming.feed(data):
             return answer

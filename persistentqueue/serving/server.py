@@ -34,7 +34,7 @@ from ..storage.layout import SOCKET_NAME
 from ..system.disk import after_fork_in_child, join
 from ..system.event_log import LOGGER
 from ..system.path_errors import lacking, unless_lacking, unless_no_thread
-from ..system.sockets import Socket, is_believed, listen, spare
+from ..system.sockets import NO_SIGNAL, Socket, is_believed, listen, spare
 from ..system.wakeup import POLL_SECONDS, Wakeup
 from .client import Client
 from .connections import Connection, connections_of, count_connections
@@ -404,7 +404,7 @@ class Server:
         data = out[0] if len(out) == 1 and not left else b"".join((left, *out)) if out else left
         out.clear()
         try:
-            sent = peer.socket.send(data)
+            sent = peer.socket.send(data, NO_SIGNAL)
         except BlockingIOError:
             sent = 0
         except OSError:
@@ -430,7 +430,7 @@ def _refuse(connection: Socket, error: PersistentQueueError) -> None:
     """Tell the worker why it is not served, and end its connection."""
     with suppress(OSError):
         connection.setblocking(False)
-        connection.send(encode(Failed(encode_error(error)), FIRST_CALL))
+        connection.send(encode(Failed(encode_error(error)), FIRST_CALL), NO_SIGNAL)
     connection.close()
 
 

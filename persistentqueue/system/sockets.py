@@ -25,6 +25,8 @@ from typing import Final, TypeAlias
 Socket: TypeAlias = socket.socket
 NEW_SUFFIX: Final = ".new"
 """Suffix of a socket that has not its name yet."""
+NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
+"""Flag of each send. Without it, a process in which SIGPIPE has its default effect would end with its peer."""
 BACKLOG: Final = 512
 """Connections that may wait until the owner accepts them."""
 _NAME_BYTES_MAX = 100

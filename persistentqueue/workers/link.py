@@ -29,7 +29,7 @@ from ..serving.protocol import (
     encode,
 )
 from ..system.disk import after_fork_in_child
-from ..system.sockets import Socket, cut
+from ..system.sockets import NO_SIGNAL, Socket, cut
 
 _RECEIVE_BYTES = 64 * 1024
 
@@ -132,14 +132,14 @@ class Link:
 
     def _cancel(self, going: Going) -> None:
         with suppress(OSError):  # the thread that waits finds it, too
-            self._socket.send(encode(Cancel(), going.call))
+            self._socket.send(encode(Cancel(), going.call), NO_SIGNAL)
 
     def part(self) -> None:
         """Say that the worker will not ask for the outcome of its flushes, and end the connection."""
         try:
             if not self.is_lost and self.going is None:
                 with suppress(OSError):
-                    self._socket.send(encode(End(), 0))
+                    self._socket.send(encode(End(), 0), NO_SIGNAL)
         finally:
             self.close()
 
@@ -177,7 +177,7 @@ class Link:
         while (done := sum(sent)) < len(data):
             rest = memoryview(data)[done:] if done else data
             try:
-                next(map(sent.append, map(self._socket.send, (rest,))))
+                next(map(sent.append, map(self._socket.send, (rest,), (NO_SIGNAL,))))
             except BrokenPipeError:  # the owner has ended the connection, perhaps with an answer
                 return
             except OSError as error:

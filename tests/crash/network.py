@@ -65,7 +65,7 @@ class Wire:
         """This object, as ``Link`` takes it."""
         return cast(Socket, self)
 
-    def send(self, data: bytes | memoryview) -> int:
+    def send(self, data: bytes | memoryview, _flags: int = 0) -> int:
         """Take some of the bytes. Raises ``OSError`` if the owner has ended the connection."""
         self._need_life()
         if self.client is None:

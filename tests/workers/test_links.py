@@ -53,7 +53,7 @@ class Script:
         """This object, as ``Link`` takes it."""
         return cast(Socket, self)
 
-    def send(self, data: bytes) -> int:
+    def send(self, data: bytes, _flags: int = 0) -> int:
         """Take some bytes, then let another thread act."""
         count = min(len(data), self.takes_bytes)
         self.sent += data[:count]
@@ -108,7 +108,7 @@ def test_no_message_begins_in_the_middle_of_a_cancel() -> None:
     class Slow(Script):
         """A socket that takes a cancel in two steps."""
 
-        def send(self, data: bytes) -> int:
+        def send(self, data: bytes, _flags: int = 0) -> int:
             if threading.current_thread() is giving_up:
                 is_sending.set()
                 assert not is_next.wait(ends_late)
@@ -137,7 +137,7 @@ def test_an_answer_is_read_if_the_owner_takes_no_more() -> None:
     class Ended(Script):
         """A socket whose other end has answered and gone."""
 
-        def send(self, data: bytes) -> int:
+        def send(self, data: bytes, _flags: int = 0) -> int:
             super().send(data)
             raise BrokenPipeError
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import stat
+import subprocess
 import sys
 import tempfile
 import threading
@@ -272,7 +273,7 @@ def test_long_answer_is_not_copied_for_each_part(queue: PersistentQueue, monkeyp
     parts: list[memoryview] = []
 
     class Narrow:
-        def send(self, data: memoryview) -> int:
+        def send(self, data: memoryview, _flags: int) -> int:
             parts.append(data)
             return min(len(data), 1000)
 
@@ -540,3 +541,32 @@ def test_items_beyond_those_of_waiting_workers_are_not_missed(
         assert taking.socket.recv(1 << 16).endswith(b"b")
         session.flush()
     assert got == [b"a"]
+
+
+WITHOUT_SIGNALS = """
+import os, signal, socket
+from persistentqueue import connect
+from persistentqueue.serving.protocol import VERSION, Hello, encode
+from persistentqueue.storage.layout import SOCKET_NAME
+
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+hello = {"versions": [VERSION, VERSION], "connection": bytes(16).hex(), "process": 1, "name": "peer"}
+with connect("queue") as owner, connect("queue") as worker, worker.session() as session:
+    for _ in range(20):  # the owner answers peers that have gone
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(os.path.join("queue", SOCKET_NAME))
+            peer.sendall(encode(Hello(hello), 1))
+    session.enqueue(b"one")
+    session.flush()
+    owner.close()
+    session.enqueue(b"two")  # the worker calls an owner that has gone
+    session.flush()
+    print(len(worker))
+"""
+
+
+def test_no_process_ends_with_its_peer(tmp_path: Path) -> None:
+    """If a program sets SIGPIPE to its default effect, its process ends neither with a worker nor with the owner."""
+    command = [sys.executable, "-c", WITHOUT_SIGNALS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr

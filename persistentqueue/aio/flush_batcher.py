@@ -28,9 +28,16 @@ class Flush(Landing[bool]):
     """One flush of a session."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, session: Session[Any], marker: Marker | None, timeout: float | None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        session: Session[Any],
+        marker: Marker | None,
+        timeout: float | None,
+        give: Callable[[], None],
     ) -> None:
         super().__init__(loop=loop)
+        self._give = give
+        """Gives the flushes of this round of the loop to the thread."""
         self.session = session
         self.marker = marker
         self.deadline = None if timeout is None else loop.time() + timeout
@@ -43,6 +50,7 @@ class Flush(Landing[bool]):
     def cancel(self, msg: object = None) -> bool:
         """Stop waiting for room. The flush itself cannot be cancelled: it ends when its thread has finished it."""
         self.waits = False
+        self._give()  # as in ``Landing``: the loop may have lost the call
         if self.room is not None:
             self.room.give_up(self)
         return super().cancel(msg)
@@ -64,7 +72,7 @@ class Flushes:
 
     def flush(self, session: Session[Any], marker: Marker | None, timeout: float | None) -> Flush:
         """Flush the session together with all flushes of this round of the loop."""
-        flush = Flush(self._loop, session, marker, timeout)
+        flush = Flush(self._loop, session, marker, timeout, self._give)
         self._coming.append(flush)
         if len(self._coming) == 1:
             self._loop.call_soon(self._give)
@@ -110,6 +118,8 @@ class Flushes:
                 found = self._queue.flush_all([each.session for each in flushes], [each.marker for each in flushes])
             except Exception as error:
                 found = [error] * len(flushes)
+            for flush, each in zip(flushes, found, strict=True):
+                flush.found = (each,)
             tell(self._loop, self._landed, flushes, found)
 
     def _landed(self, flushes: list[Flush], found: list[bool | Exception]) -> None:
@@ -132,7 +142,7 @@ class _Room:
 
     def wait(self, flush: Flush) -> None:
         """Let the flush wait for room until its deadline."""
-        flush.room = self
+        flush.room, flush.found = self, None
         self._waiting.append(flush)
         if flush.deadline is not None:
             timer = self._loop.call_at(flush.deadline, self._leave, flush)
@@ -149,7 +159,7 @@ class _Room:
     async def ended(self) -> None:
         """End the thread. The queue is closed, and each flush that waits gets its ``ClosedError``."""
         try:
-            while self._first is not None:
+            while self._first is not None and not self._first.done():
                 await asyncio.wait([self._first])
         finally:
             await self._worker.ended()
@@ -184,6 +194,7 @@ class _Room:
                 is_second = True
             except Exception as error:
                 found = error
+        flush.found = (found,)
         tell(self._loop, self._landed, found)
 
     def _landed(self, found: bool | Exception) -> None:

@@ -53,12 +53,27 @@ class Landing(asyncio.Future[T]):
     If a task that awaits it is cancelled, the task continues when the call has ended, with ``CancelledError``.
     """
 
+    found: tuple[T | BaseException] | None = None
+    """Result or exception of a call that has ended; None before."""
+
     def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - asyncio's signature
-        """Return False: the call cannot be cancelled here. ``CancelledError`` comes when the thread has finished."""
+        """Return False: the call cannot be cancelled here. ``CancelledError`` comes when the thread has finished.
+
+        If it has finished, set the result: Ctrl-C in the middle of the event loop may have lost that call of it.
+        """
+        if self.found is not None:
+            self.land(*self.found)
         return False
 
+    def bring(self, found: T | BaseException) -> None:
+        """Let the event loop set the result, or the exception. For the thread that has made the call."""
+        self.found = (found,)
+        tell(self.get_loop(), self.land, found)
+
     def land(self, found: T | BaseException) -> None:
-        """Set the result, or the exception."""
+        """Set the result, or the exception, once."""
+        if self.done():
+            return
         if isinstance(found, BaseException):
             self.set_exception(landable(found))
         else:
@@ -123,7 +138,7 @@ def _make(landing: Landing[T], call: Callable[[], T]) -> None:
         found = call()
     except BaseException as error:
         found = error
-    tell(landing.get_loop(), landing.land, found)
+    landing.bring(found)
 
 
 class Worker:
@@ -163,12 +178,11 @@ class Worker:
 
         The last job of the thread ends the wait, so it needs no other thread, such as one of the event loop.
         """
-        loop = asyncio.get_running_loop()
-        landing: Landing[None] = Landing(loop=loop)
+        landing: Landing[None] = Landing(loop=asyncio.get_running_loop())
         with self._starting:
             thread, self._thread = self._thread, None
             if thread is not None:
-                self._jobs.put(partial(tell, loop, landing.land, None))
+                self._jobs.put(partial(landing.bring, None))
                 self._jobs.put(None)
                 self._jobs = SimpleQueue()  # a later thread must not take the end of this one
         if thread is not None:
@@ -219,6 +233,7 @@ async def impatiently(
     """End the wait of a call, and return its result when it has ended. Then raise the error of a cancellation."""
     while not landing.done():
         give_up()
+        landing.cancel()
         try:
             await asyncio.wait([landing], timeout=_GIVE_UP_SECONDS)
         except asyncio.CancelledError as error:

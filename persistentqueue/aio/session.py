@@ -18,7 +18,7 @@ from persistentqueue.core.items import checked_count, checked_timeout, checked_t
 from persistentqueue.pickling import Uncopyable
 
 from .flush_batcher import Marker
-from .futures import Landing, over, patiently, tell
+from .futures import Landing, over, patiently
 from .item_waiter import Watch
 
 R = TypeVar("R")
@@ -413,5 +413,5 @@ class Session(Uncopyable, Generic[T]):
 def _landing_of(ticket: Ticket) -> Landing[None]:
     """Return a future that has a result when the ticket has ended, well or badly."""
     landing: Landing[None] = Landing(loop=asyncio.get_running_loop())
-    ticket.add_done_callback(lambda _: tell(landing.get_loop(), landing.land, None))
+    ticket.add_done_callback(lambda _: landing.bring(None))
     return landing

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import PersistentQueue, Producer, QueueLockedError, UnflushedWarning, aio, codecs
-from persistentqueue.aio import futures
+from persistentqueue.aio import flush_batcher, futures
 
 from .test_aio import SECONDS, put, run, until
 
@@ -409,3 +409,39 @@ def test_a_program_ends_that_is_interrupted_at_the_start_of_a_thread(place: Path
     command = [sys.executable, "-c", INTERRUPTED, str(place)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == -signal.SIGINT, done.stderr
+
+
+def test_a_lost_result_comes_with_the_cancellation(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled task ends, also if Ctrl-C has lost the call of the event loop that tells the result of a thread."""
+    told: list[str] = []
+    tell = futures.tell
+
+    def lose(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
+        told.append(getattr(call, "__name__", ""))
+        if told[-1] not in lost:
+            tell(loop, call, *arguments)
+
+    async def cancelled(call: Callable[[], Any]) -> None:
+        before = len(told)
+        task = asyncio.ensure_future(call())
+        await until(lambda: len(told) > before)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(task), SECONDS)
+
+    async def main() -> None:
+        queue = await aio.PersistentQueue(place).open()
+        session = queue.session()
+        await session.enqueue(b"one")
+        lost.update({"land", "_landed"})
+        await cancelled(session.flush)
+        await cancelled(lambda: session.enqueue_many([b"two"]))
+        lost.clear()
+        await session.close()
+        assert len(queue) == 1
+        await queue.close()
+
+    lost: set[str] = set()
+    monkeypatch.setattr(futures, "tell", lose)
+    monkeypatch.setattr(flush_batcher, "tell", lose)
+    run(main())

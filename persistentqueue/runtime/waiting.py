@@ -257,40 +257,52 @@ class RoomWaiters:
         attempt. A refusal that is ``lasting`` is raised at once, and so is an error of ``check``.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        place, tried, refusal, has_room = Place(), -1, None, False
+        place = Place()
         try:
             try:
-                with self._mutex:
-                    self.taken.append(place)
-                while not has_room:
-                    with self._mutex:
-                        place.listen()
-                        is_first = self.taken[0] is place
-                        is_its_turn = is_first and self._rooms != tried
-                        if is_its_turn:
-                            tried = self._rooms
-                        else:
-                            check()
-                            left = LONGEST_SECONDS if deadline is None else deadline - time.monotonic()
-                            if left <= 0:
-                                raise refusal or refuse()
-                    if not is_its_turn:
-                        outside(partial(place.sleep, min(left, POLL_SECONDS if is_first else LONGEST_SECONDS)))
-                        if is_first:
-                            look()
-                        continue
-                    try:
-                        attempt()
-                        has_room = True
-                    except QueueFullError as refused:
-                        if refused.lasting:
-                            raise
-                        refusal = refused
+                self._stand(place, attempt, refuse, check, look, deadline, outside)
             finally:
                 self._leave(place)
-        except BaseException:  # an interruption may have come in the loop or in the leave
+        except BaseException:  # an interruption may have come in the line or in the leave
             shielded(partial(self._leave, place))
             raise
+
+    def _stand(
+        self,
+        place: Place,
+        attempt: Callable[[], None],
+        refuse: Callable[[], QueueFullError],
+        check: Callable[[], None],
+        look: Callable[[], object],
+        deadline: float | None,
+        outside: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Do what ``wait`` does, but stay in the line at the end."""
+        tried, refusal = -1, None
+        with self._mutex:
+            self.taken.append(place)
+        while True:
+            with self._mutex:
+                place.listen()
+                is_first, rooms = self.taken[0] is place, self._rooms
+                is_its_turn = is_first and rooms != tried
+                if not is_its_turn:
+                    check()
+                    left = LONGEST_SECONDS if deadline is None else deadline - time.monotonic()
+                    if left <= 0:
+                        raise refusal or refuse()
+            if is_its_turn:
+                tried = rooms
+                try:
+                    return attempt()
+                except QueueFullError as refused:
+                    if refused.lasting:
+                        raise
+                    refusal = refused
+            else:
+                outside(partial(place.sleep, min(left, POLL_SECONDS if is_first else LONGEST_SECONDS)))
+                if is_first:
+                    look()
 
     def _leave(self, place: Place) -> None:
         with self._mutex:

@@ -431,9 +431,11 @@ class Trial:
         for part in (later[at : at + step] for at in range(0, len(later), step)):
             note = Transaction(ready)
             note.operations = [retries.delayed(ready, *each) for each in part]
-            with suppress(PersistentQueueError, OSError):  # then the delay is in memory only, until the queue is closed
-                retries.open_queue.commit(note)
-            retries.open_queue.release_later(ready, part, transaction)
+            try:
+                with suppress(PersistentQueueError, OSError):  # then the delay is only in memory, until the close
+                    retries.open_queue.commit(note)
+            finally:  # also after an interruption: the log may have the delay
+                retries.open_queue.release_later(ready, part, transaction)
 
 
 def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], timeout_seconds: float | None) -> None:

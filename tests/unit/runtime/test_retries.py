@@ -845,6 +845,24 @@ def test_a_marker_that_was_reached_delays_as_a_rollback(open_queue: QueueFactory
         session.flush()
 
 
+@pytest.mark.parametrize("step", ["commit.3 write frame", "commit.4 apply"])
+def test_an_interrupted_rollback_delays_what_it_releases(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Items whose delay was being logged when their rollback was interrupted are ready again when it is over."""
+    clock = Clock()
+    queue = open_queue(disk=clock.disk, retry_delay_seconds=5.0)
+    put(queue, b"a", b"b")
+    with queue.session() as session:
+        assert session.dequeue_many(2) == [b"a", b"b"]
+        with monkeypatch.context() as interrupted, pytest.raises(KeyboardInterrupt):
+            interrupted.setattr(queue._open()._store.committer, "_disk", failing(step, KeyboardInterrupt()))
+            session.rollback()
+        assert (session.dequeue(), queue.stats().delayed) == (None, 2)
+        clock.go_on(5.0)
+        assert taken(session) == [b"a"]
+
+
 @pytest.mark.parametrize("face", ["flush", "ticket", "flush_all", "several", "worker"])
 def test_a_marker_that_was_reached_in_spite_of_a_delay_that_raises(
     open_queue: QueueFactory, directory: Path, face: str

@@ -333,6 +333,9 @@ class Segments:
         with self._mutex:
             segment = self._opened(info, first=True)
         segment.end, segment.ordinal = max(info.end, HEADER_BYTES), info.ordinal
+        # A spill may have left the segment and cut its file. Blocks are deferred only to a place that is reserved: else
+        # a full disk would refuse each trim.
+        segment.capacity_bytes = min(segment.capacity_bytes, self.file_bytes(info.number) - HEADER_BYTES)
         self.current = segment
 
     def resize(self, segment_bytes: int) -> None:

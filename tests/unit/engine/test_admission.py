@@ -17,7 +17,7 @@ from persistentqueue.engine.commit import Committer
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.support.limits import SECONDS, consume, content, files_bytes, opened, spilling, take, transaction, waits
-from tests.support.queues import IN_CACHE, crash, drain, put, put_each, segment_files
+from tests.support.queues import IN_CACHE, crash, drain, put, put_each, segment_files, spilling_session
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -102,6 +102,33 @@ def test_lower_limit_than_before(open_queue: QueueFactory, directory: Path) -> N
     assert drain(queue) == [b"y"]
     put(queue, b"x")
     assert files_bytes(directory) < 5 * MIB
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_a_full_queue_is_emptied_behind_a_refusal(open_queue: QueueFactory, comes_first: bool) -> None:
+    """A full queue can be emptied and closed, also if the segment that it goes on in was cut when a spill left it."""
+    small: dict[str, Any] = {"segment_bytes": 65_536, "log_bytes": 4096}
+    items = [b"%d" % n * 1000 for n in range(9)]
+    queue = open_queue(**small)
+    put(queue, *items)
+    queue.close()
+    queue = open_queue(**small)
+    with spilling_session(queue, 1) as session:
+        session.enqueue_many([b"x" * 100_000, b"y"])
+        session.rollback()
+    queue.close()
+    queue = open_queue(**small, max_disk_bytes=5 * 4096)
+    with queue.session() as session:
+        if comes_first:
+            assert session.dequeue() == items[0]
+            session.flush()
+        with pytest.raises(QueueFullError):
+            put(queue, b"z")
+        assert session.dequeue_many(9) == items[comes_first:]
+        session.flush()
+    queue.trim()
+    queue.close()
+    assert drain(open_queue()) == []
 
 
 def test_damaged_items_do_not_count(open_queue: QueueFactory, directory: Path) -> None:

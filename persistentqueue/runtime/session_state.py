@@ -169,7 +169,8 @@ class SessionState(SessionCalls, Generic[T]):
         )
 
     def _clean_up(self) -> None:
-        """Begin a new transaction behind a settled one. Release taken items that were not returned to the caller."""
+        """Begin a new transaction behind a settled one. Release taken items that were not returned to the caller, and
+        forget the refusal of an interrupted flush."""
         if self._pipeline is not None:
             self._pipeline.ring()
         transaction = self._transaction
@@ -179,6 +180,7 @@ class SessionState(SessionCalls, Generic[T]):
             if transaction.settled:
                 self._finish(transaction)
             else:
+                transaction.error = None  # the caller of an interrupted flush gets the interruption instead
                 if self._taken:
                     self._note(transaction)
                 if transaction.runs:

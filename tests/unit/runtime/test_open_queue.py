@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue, Session
+from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue, Session, transaction
 from persistentqueue.engine.context import Guards, Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
@@ -500,3 +500,32 @@ def test_interrupted_follower_leaves_the_line(open_queue: QueueFactory, monkeypa
             first.result(SECONDS)
             session.flush()
     assert drain(queue) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("later", ["spill", "several"])
+def test_the_refusal_of_an_interrupted_flush_is_forgotten(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    """A later call of the session raises no refusal that belongs to a flush which was interrupted."""
+    queue, other = open_queue(max_items=1), open_queue("other")
+    line = queue._open()._group_commit
+    hand_on = line._hand_on
+
+    def interrupted() -> None:
+        hand_on()
+        raise KeyboardInterrupt
+
+    with transaction(queue, other) as (session, second):
+        session._spill_bytes = 1
+        session.enqueue_many([b"a", b"b"])
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(line, "_hand_on", interrupted)
+            session.flush()
+        if later == "spill":
+            session.enqueue(b"c")
+            session.rollback()
+        else:
+            monkeypatch.setattr(queue._open()._store.limits, "max_items", 2)
+            second.enqueue(b"d")
+            assert session.flush()
+    assert (len(queue), len(other)) == ((0, 0) if later == "spill" else (2, 1))

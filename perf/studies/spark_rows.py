@@ -13,7 +13,8 @@ use no Python, and no such sockets.
 
 The *floor* is a Python data source that yields one batch of such rows, made before, again and again. It tells what
 Spark itself takes to get rows from Python: with such batches, no Python data source is much faster. A floor of one row
-for each task is counted, too: no count of a Python data source is much faster.
+for each task is counted, too: no count of a Python data source is much faster. Rows that are written to the floor are
+dropped: no write of a Python data source is faster.
 
 Filters: a queue of ``--filtered`` rows is read as a whole, and then one row in a hundred of it, by offset and by time.
 The bytes are those that the reader takes from files, counted in this process. The rows are also counted by the headers
@@ -47,6 +48,7 @@ FLOOR_ROWS = 2_500
 PARTITIONS = (1, 2, 4, 8)
 FORMS = ("persistentqueue", "parquet", "text")
 WRITE_BAR, READ_BAR, TEXT_BAR, COUNT_BAR, BYTES_BAR = 1.2, 1.0, 0.6, 5.0, 0.02
+WRITTEN_BESIDE = {"Parquet": "write parquet", "text": "write text", "the floor": "write floor"}
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 Rounds = dict[tuple[str, int], list[float]]
@@ -64,7 +66,13 @@ def frame(spark: SparkSession, rows: int, partitions: int, form: str) -> DataFra
 
 def register(spark: SparkSession) -> None:
     """Register the data source, and the one that is the floor."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceReader,
+        InputPartition,
+        WriterCommitMessage,
+    )
 
     from persistentqueue.spark import register as register_ours
 
@@ -83,6 +91,12 @@ def register(spark: SparkSession) -> None:
             for _ in range(partition.value // len(made)):
                 yield batch
 
+    class Writer(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
     class Floor(DataSource):
         @classmethod
         def name(cls) -> str:
@@ -93,6 +107,9 @@ def register(spark: SparkSession) -> None:
 
         def reader(self, schema: object) -> DataSourceReader:  # noqa: ARG002 - Spark names it
             return Reader(dict(self.options))
+
+        def writer(self, schema: object, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002 - Spark names them
+            return Writer()
 
     register_ours(spark)
     spark.dataSource.register(Floor)
@@ -124,6 +141,8 @@ def once(
         f"write {form}", lambda: frame(spark, rows, partitions, form).write.format(form).mode("append").save(str(place))
     )
     if form == "persistentqueue":
+        made = frame(spark, rows, partitions, form)
+        timed("write floor", lambda: made.write.format("floor").mode("append").save())
         timed("read values", lambda: programs.drop(read(columns="value")))
         timed("read all", lambda: programs.drop(read()))
         timed("read floor", lambda: programs.drop(floor(rows)))
@@ -161,7 +180,8 @@ def lines(found: Rounds, rows: int) -> Iterator[Row]:
     """Yield a line with a bar for each step and number of partitions, and then the lines on scaling."""
     counts = sorted({partitions for _, partitions in found})
     for ours, what, others, bar in (
-        ("write persistentqueue", "written", {"Parquet": "write parquet", "text": "write text"}, WRITE_BAR),
+        ("write persistentqueue", "written", WRITTEN_BESIDE, WRITE_BAR),
+        ("write floor", "written to the floor", {"Parquet": "write parquet"}, None),
         ("read values", "read", {"Parquet": "read parquet", "the floor": "read floor"}, READ_BAR),
         ("read values", "read", {"text": "read text"}, TEXT_BAR),
         ("read floor", "read from the floor", {"text": "read text", "Parquet": "read parquet"}, None),

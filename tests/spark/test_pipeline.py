@@ -401,10 +401,31 @@ def test_a_schedule_follows_the_clock_of_the_system(flow: Flow, monkeypatch: pyt
         now[0] += 3600 * (len(ticks) == 2)
         return len(ticks) >= 3 or looks[0] == 20
 
-    assert pipeline.run(until="drained")
+    assert pipeline.run(until=lambda: len(ticks) >= 2)
     assert ticks == [59, 61]
     assert pipeline.run(until=is_over)
     assert ticks == [59, 61, 3663]
+
+
+def test_a_run_until_drained_ends_beside_a_stage_that_is_always_due(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``until="drained"``, periods that begin while their stage runs are left to the next run: else a stage that
+    takes longer than its period would keep the run from its end."""
+    now, ticks = [59], []
+    monkeypatch.setattr("persistentqueue.spark.pipelines.stage.time.time_ns", lambda: now[0] * 10**9)
+    pipeline = flow.make()
+
+    @pipeline.stage(target="a", every=60)
+    def tick() -> Any:
+        ticks.append(now[0])
+        now[0] += 100
+        return flow.rows(1)
+
+    assert pipeline.run(until="drained")
+    assert ticks == [59]
+    assert pipeline.run(until="drained")
+    assert ticks == [59, 159]
 
 
 def test_a_schedule_runs_again_in_one_run(flow: Flow) -> None:

@@ -367,9 +367,10 @@ class Pipeline(Uncopyable):
         then the running stages put and consume nothing, and their attempts do not count.
 
         Args:
-            until: The end of the run. ``"drained"``: no stage has inputs, and no schedule is due. A number: so many
-                seconds have passed. A function without arguments: it has returned true; it is called twice a second and
-                after each stage. With None, the default, the run does not end by itself. Running stages are waited for.
+            until: The end of the run. ``"drained"``: no stage has inputs, and no schedule is due; a period that begins
+                while its stage runs is left to the next run. A number: so many seconds have passed. A function without
+                arguments: it has returned true; it is called twice a second and after each stage. With None, the
+                default, the run does not end by itself. Running stages are waited for.
             parallel: Number of stages that run at the same time, each on a thread of its own; at least 1, the default.
             progress: A function that is called as ``progress(stage, found)``, about twice a second for each running
                 stage, with the tasks of Spark as a ``Progress``. The default is None. If it raises, it is not called

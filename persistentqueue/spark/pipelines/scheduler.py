@@ -83,6 +83,8 @@ class Scheduler:
         """Monotonic times before which a stage that has failed may not run."""
         self._periods: dict[str, int] = {}
         """The periods in which stages without a source began their last looks at the marker."""
+        self._drains = False
+        """Whether the run ends when it is drained."""
         self._is_alone = False
         """Whether a stage is running that must be alone."""
         self._failure: BaseException | None = None
@@ -114,6 +116,7 @@ class Scheduler:
             if self._is_active:
                 raise PersistentQueueError("the pipeline runs in another thread: call stop(), and wait for its end")
             self._is_active, self._is_stopped, self._failure = True, False, None
+            self._drains = until == "drained"
             for stage in self.stages:
                 stage.blocked = None
             self._retry_at.clear()
@@ -232,8 +235,7 @@ class Scheduler:
         """
         if stage.definition.sources:
             return None
-        period_ns = stage.definition.period_ns
-        period = time.time_ns() // period_ns if period_ns is not None else 0
+        period = _period_of_now(stage)
         return None if self._periods.get(stage.name) == period else period
 
     def _sleep_seconds(self, until: Until, begun: float) -> float:
@@ -260,7 +262,8 @@ class Scheduler:
                 if not permit.is_withdrawn:
                     self._retry_at[name] = retry_at
                     if task.period is not None and not retry_at and task.stage.blocked is None:
-                        self._periods[name] = task.period
+                        # A run until it is drained has an end, also if the next period has begun meanwhile.
+                        self._periods[name] = _period_of_now(task.stage) if self._drains else task.period
                 self._fail(failure, permit)
                 self._changed.notify_all()
 
@@ -306,6 +309,11 @@ def _judge(stage: OpenStage, error: Exception) -> tuple[BaseException | None, fl
         brief(error),
     )
     return None, time.monotonic() + seconds
+
+
+def _period_of_now(stage: OpenStage) -> int:
+    period_ns = stage.definition.period_ns
+    return 0 if period_ns is None else time.time_ns() // period_ns
 
 
 def _is_over(until: Until, seconds: float) -> bool:

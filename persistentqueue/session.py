@@ -576,7 +576,7 @@ class Session(SessionState[T]):
                 return True
             if self._taken:
                 self._note(transaction)
-            self._commit(transaction, timeout)
+            self._queue_commit(transaction, timeout)
             was_committed = self._finish(transaction)
             self._busy = FREE
         except BaseException:
@@ -596,7 +596,7 @@ class Session(SessionState[T]):
             transaction.marker = None if marker is None else checked_marker(marker)
             ticket = self._hand_over(transaction, timeout)
             if ticket is None:
-                self._commit(transaction, timeout)
+                self._queue_commit(transaction, timeout)
                 ticket = done(self._finish(transaction))
             self._busy = FREE
         except BaseException:

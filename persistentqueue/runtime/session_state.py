@@ -59,12 +59,12 @@ class SessionState(SessionCalls, Generic[T]):
     __slots__ = (
         "__weakref__",
         "_codec",
-        "_commit",
         "_discard",
         "_lane",
         "_open_queue",
         "_pipeline",
         "_queue",
+        "_queue_commit",
         "_reader",
         "_spill_bytes",
         "_taken",
@@ -98,7 +98,7 @@ class SessionState(SessionCalls, Generic[T]):
         self._transaction: Transaction | None = self._new()
         self._trial = Trial(_parts.retries) if _parts.retries is not None else None
         """Handles delivery attempts and rejections; None in a queue that does not count attempts."""
-        self._commit = open_queue.commit if self._trial is None else self._trial.commit
+        self._queue_commit = open_queue.commit if self._trial is None else self._trial.commit
         self._discard = open_queue.discard if self._trial is None else self._trial.discard
         self._pipeline: Pipeline | None = None
         """Flushes that were handed over; None before the first ``flush(wait=False)``."""
@@ -474,7 +474,7 @@ def _flush_all(
         try:
             work = _work_of(session, marker)
             if work.rejections:  # dead letters go to another queue
-                session._commit(work, 0.0)
+                session._queue_commit(work, 0.0)
                 found[number] = session._finish(work)
                 continue
         except (PersistentQueueError, TypeError, ValueError) as error:

@@ -909,7 +909,7 @@ def test_errors_are_one_tree() -> None:
     import persistentqueue
 
     errors = [getattr(persistentqueue, name) for name in persistentqueue.__all__ if name.endswith("Error")]
-    assert len(errors) == 44
+    assert len(errors) == 45
     assert all(issubclass(error, PersistentQueueError) for error in errors)
     assert issubclass(InvalidNameError, ValueError)
     assert issubclass(ItemTooLargeError, ValueError)

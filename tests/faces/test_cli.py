@@ -13,7 +13,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from inspect import signature
+from inspect import Parameter, signature
 from io import BytesIO, TextIOWrapper
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,6 +29,7 @@ from persistentqueue.cli.formatting import (
     item_of,
 )
 from persistentqueue.cli.parser import GROUPS, VERBS, in_group
+from persistentqueue.cli.workers.verbs import Serving
 from tests.conftest import QueueFactory
 from tests.durability.test_processes import Child
 from tests.support.queues import drain, flip, put
@@ -236,7 +237,7 @@ def test_the_start_imports_nothing_of_the_extra(path: Path) -> None:
 # --- parameters ----------------------------------------------------------------------------------------------------
 
 
-TYPES_OF_SEVERAL: dict[str, type] = {"Unpack[Access]": Access, "Unpack[Owning]": Owning}
+TYPES_OF_SEVERAL: dict[str, type] = {f"Unpack[{each.__name__}]": each for each in (Access, Owning, Serving)}
 
 
 def test_declared_parameters_are_those_of_the_functions() -> None:
@@ -244,9 +245,9 @@ def test_declared_parameters_are_those_of_the_functions() -> None:
     for name, verb in VERBS.items():
         declared = {each.key for each in verb.parameters}
         found = dict(signature(verb.function).parameters)
-        several = found.pop("access", None)
-        kind = TYPES_OF_SEVERAL[several.annotation].__annotations__ if several is not None else {}
-        assert declared == {*found, *kind}, name
+        several = [each for each in found.values() if each.kind is Parameter.VAR_KEYWORD]
+        of_several = {key for each in several for key in TYPES_OF_SEVERAL[each.annotation].__annotations__}
+        assert declared == {*found, *of_several} - {each.name for each in several}, name
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ class FifoQueue(UncopyableFace):
         if self._persistent.closed:
             return
         is_empty = False
-        with suppress(PersistentQueueError):  # close it whatever the error is
+        with suppress(PersistentQueueError, OSError, MemoryError):  # close it whatever the error is
             seen = self._persistent.view().look()
             is_used = seen.depth or seen.published or seen.markers or seen.subscriptions
             is_empty = not (is_used or self._keeps_damaged())

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,6 +31,7 @@ from persistentqueue import (
     QueueLockedError,
     ReentrantUseError,
     UnflushedWarning,
+    View,
     check,
     codecs,
 )
@@ -993,6 +995,20 @@ def test_an_empty_fifo_that_has_to_be_remembered(tmp_path: Path, kind: str) -> N
         assert queue.marker("import") == (7 if kind == "marker" else None)
         assert [*queue.subscriptions()] == (["audit"] if kind == "subscription" else [])
         assert queue.peek() == ([b"published"] if kind == "published" else [])
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), MemoryError()])
+def test_a_fifo_is_closed_though_nothing_tells_whether_it_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """If the system lacks something for the look of ``close`` at the queue, the FIFO is closed, and stays."""
+    path = tmp_path / "fifo"
+    fifo = FifoQueue(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(View, "look", Mock(side_effect=error))
+        fifo.close()
+    with FifoQueue(path) as fifo:  # which has the lock
+        assert fifo.pop() is None
 
 
 @pytest.mark.damages

@@ -472,13 +472,15 @@ def wrong_keys(disk: Disk, directory: str, envelopes: Envelopes = PLAIN) -> Iter
     An item that cannot be read for another reason, or that is consumed meanwhile, tells nothing, and neither does a
     queue that is not there. Raises ``OSError``.
     """
-    with suppress(QueueNotFoundError, CorruptionError, MissingExtraError, PermissionError):
+    unread = CorruptionError, MissingExtraError, PermissionError
+    with suppress(QueueNotFoundError, *unread):
         places, recovered = look(disk, directory)
         runs = recovered.state.gone.unconsumed(0, recovered.state.next_sequence)
         for sequence in {runs[0][0], sum(runs[-1]) - 1} if runs else ():
             for split in plan(disk, places, recovered, [(sequence, 1)]):
                 try:
-                    next(read(disk, directory, split, skips=True, envelopes=envelopes), None)
+                    with suppress(*unread):  # of one end: the other one may tell
+                        next(read(disk, directory, split, skips=True, envelopes=envelopes), None)
                 except WrongKeyError as error:
                     yield error
 

@@ -35,6 +35,7 @@ from persistentqueue import (
 from persistentqueue.core import encryption as core_encryption
 from persistentqueue.core.block import (
     BLOCK_HEADER_BYTES,
+    BLOCK_MAGIC,
     Envelope,
     encode_block,
     encode_envelope,
@@ -648,6 +649,22 @@ def test_a_producer_with_another_key_beside_items_of_a_subscription(open_queue: 
         queue.subscribe("slow")
         put(queue, b"1")
         queue.clear()
+    with pytest.raises(WrongKeyError, match="its checksum is correct"):
+        Producer(directory, encryption=OTHER)
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_producer_with_another_key_beside_a_damaged_item(
+    open_queue: QueueFactory, directory: Path, place: int
+) -> None:
+    """A producer is refused also if the oldest or the newest item is damaged: the other one tells the key."""
+    with open_queue(encryption=ONE) as queue:
+        put(queue, b"1")
+        put(queue, b"2")
+    (segment,) = segment_files(directory)
+    data = segment.read_bytes()
+    flip(segment, [data.index(BLOCK_MAGIC), data.rindex(BLOCK_MAGIC)][place])
     with pytest.raises(WrongKeyError, match="its checksum is correct"):
         Producer(directory, encryption=OTHER)
 

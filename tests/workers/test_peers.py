@@ -550,12 +550,12 @@ from persistentqueue.serving.protocol import VERSION, Hello, encode
 from persistentqueue.storage.layout import SOCKET_NAME
 
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-hello = {"versions": [VERSION, VERSION], "connection": bytes(16).hex(), "process": 1, "name": "peer"}
+hello = {"versions": [VERSION, VERSION], "connection": os.urandom(16).hex(), "process": 1, "name": "peer"}
 with connect("queue") as owner, connect("queue") as worker, worker.session() as session:
-    for _ in range(20):  # the owner answers peers that have gone
-        with socket.socket(socket.AF_UNIX) as peer:
-            peer.connect(os.path.join("queue", SOCKET_NAME))
-            peer.sendall(encode(Hello(hello), 1))
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(os.path.join("queue", SOCKET_NAME))
+        peer.shutdown(socket.SHUT_RD)  # as if it had gone: the owner cannot answer
+        peer.sendall(encode(Hello(hello), 1))
     session.enqueue(b"one")
     session.flush()
     owner.close()

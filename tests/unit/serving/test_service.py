@@ -557,7 +557,7 @@ def test_delayed_items_and_last_attempts(make_bench: MakeBench) -> None:
     peer, other = Peer(bench, 1), Peer(bench, 2)
     assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
     assert peer.ask(Reject(1, [b"1", b"why", b"1000"])) == DONE
-    assert peer.error(Reject(1, [b"other", b"why", b""])) == "ValueError"
+    assert peer.error(Reject(1, [b"other", b"why", b""])) == "NotHeldError"
     with pytest.raises(ProtocolError, match="2 fields"):
         Peer(bench, 3).send(Reject(1, [b"1", b"why"]))
     assert peer.ask(Flush(1, FOR_EVER, [])) == DONE

@@ -26,7 +26,8 @@ Socket: TypeAlias = socket.socket
 NEW_SUFFIX: Final = ".new"
 """Suffix of a socket that has not its name yet."""
 NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
-"""Flag of each send. Without it, a process in which SIGPIPE has its default effect would end with its peer."""
+"""Flag of each send; 0 if the system has none, as an old macOS. Without it, a process in which SIGPIPE has its default
+effect ends with its peer."""
 BACKLOG: Final = 512
 """Connections that may wait until the owner accepts them."""
 _NAME_BYTES_MAX = 100

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
@@ -157,10 +156,13 @@ class PersistentQueue(Uncopyable, QueueCalls[Session[T], T]):
         if isinstance(self._dead_letter, PersistentQueue):
             call = partial(cast(Any, call), dead_letter=self._dead_letter._open())
         self._loop = asyncio.get_running_loop()
-        self._pool = _new_pool()
+        self._pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
         self._is_opening = True
-        opening = self.in_thread(call)
         try:
+            # The pool does not know a thread whose start was interrupted, and Python would wait for that at the end. So
+            # the first thread starts with an empty job, and its shutdown ends it.
+            self._pool.submit(bool)
+            opening = self.in_thread(call)
             self._core = await over(opening)
         except asyncio.CancelledError:
             if opening.exception() is None:
@@ -357,7 +359,7 @@ class PersistentQueue(Uncopyable, QueueCalls[Session[T], T]):
     def _adopt(self, core: persistentqueue.PersistentQueue[T]) -> None:
         """Take over an open synchronous queue, in place of ``open``."""
         self._loop = asyncio.get_running_loop()
-        self._pool = _new_pool()
+        self._pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
         self._core = core
         self._begin()
 
@@ -513,22 +515,6 @@ def adopted(core: persistentqueue.PersistentQueue[T]) -> PersistentQueue[T]:
     queue = PersistentQueue[T](core.path, core.name)
     queue._adopt(core)
     return queue
-
-
-def _new_pool() -> ThreadPoolExecutor:
-    """Return a pool with its first thread. The pool would not know a thread whose start was interrupted, and Python
-    would wait for that thread for ever when the program ends. So another thread, which is a daemon, starts it."""
-    pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
-
-    def begin() -> None:
-        """Start the thread, and wait until it has no job."""
-        with suppress(RuntimeError):  # no thread can be started: the first call of the queue raises that
-            pool.submit(bool).result()
-
-    starter = threading.Thread(target=begin, name="persistentqueue-aio-start", daemon=True)
-    starter.start()
-    starter.join()
-    return pool
 
 
 _OPEN: Members[PersistentQueue[Any]] = Members()

@@ -411,6 +411,23 @@ def test_a_program_ends_that_is_interrupted_at_the_start_of_a_thread(place: Path
     assert done.returncode == -signal.SIGINT, done.stderr
 
 
+def test_an_opening_without_a_thread_can_be_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue can be opened again after no thread could be started for its opening."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        queue = aio.PersistentQueue(place)
+        with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="can't start new thread"):
+            patched.setattr(threading.Thread, "start", refused)
+            await queue.open()
+        await queue.open()
+        await queue.close()
+
+    run(main())
+
+
 def test_a_lost_result_comes_with_the_cancellation(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cancelled task ends, also if Ctrl-C has lost the call of the event loop that tells the result of a thread."""
     told: list[str] = []

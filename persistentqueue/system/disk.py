@@ -14,7 +14,6 @@ A ``Disk`` knows nothing of queues. The module ``files`` completes the work that
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import _thread
 import errno
 import mmap
@@ -364,15 +363,15 @@ def _begin_child() -> None:
     Python only prints what a handler raises here. Then a call could stay half done: the child could keep the lock of
     its parent's queue, or use its parent's connection.
     """
-    masks: list[set[int]] = []
+    masks: list[set[int | signal.Signals]] = []
     try:
-        masks.append(_set_mask(signal.SIG_BLOCK, ()))
-        _set_mask(signal.SIG_BLOCK, _ALL_SIGNALS)
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     except BaseException:  # of a handler, before all signals were blocked
-        masks.append(_set_mask(signal.SIG_BLOCK, ()))
-        _set_mask(signal.SIG_BLOCK, _ALL_SIGNALS)
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     with ExitStack() as stack:  # the error of a call keeps no other call from being made
-        stack.callback(_set_mask, signal.SIG_SETMASK, masks[0])
+        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, masks[0])
         stack.callback(_postpone)
         for call in reversed(_CHILD_CALLS):
             stack.callback(call)
@@ -380,9 +379,9 @@ def _begin_child() -> None:
 
 def _postpone() -> None:
     """Let the waiting signals with handlers of Python come behind the fork: here, the error of a handler is lost."""
-    for number in _signal.sigpending():
-        if callable(_signal.getsignal(number)):
-            _signal.sigwait((number,))
+    for number in signal.sigpending():
+        if callable(signal.getsignal(number)):
+            signal.sigwait((number,))
             _thread.start_new_thread(_send_later, (number,))
 
 
@@ -394,8 +393,7 @@ def _send_later(number: int) -> None:
 _BEHIND_FORK_SECONDS = 0.02
 """Time in which the calls of other packages behind a fork have ended, in seconds."""
 if hasattr(os, "register_at_fork"):
-    # The functions of C below those of ``signal``: these convert numbers to enumerations, in Python.
-    _set_mask, _ALL_SIGNALS = _signal.pthread_sigmask, signal.valid_signals()
+    _ALL_SIGNALS = signal.valid_signals()
     os.register_at_fork(after_in_child=_begin_child)
 
 

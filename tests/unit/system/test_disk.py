@@ -213,7 +213,7 @@ def test_an_interruption_before_the_calls_behind_a_fork(at: int, monkeypatch: py
     """The calls behind a fork are made if a signal handler raises before all signals wait for them, and if one of them
     raises. Then all signals come again as before."""
     made: list[object] = []
-    set_mask, times = door._set_mask, count()
+    set_mask, times = signal.pthread_sigmask, count()
 
     def interrupted(how: int, mask: Iterable[int]) -> object:
         found = set_mask(how, mask)
@@ -222,12 +222,12 @@ def test_an_interruption_before_the_calls_behind_a_fork(at: int, monkeypatch: py
         return found
 
     def call() -> None:
-        made.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= {signal.SIGINT, signal.SIGALRM})
+        made.append(set_mask(signal.SIG_BLOCK, ()) >= {signal.SIGINT, signal.SIGALRM})
         raise ZeroDivisionError
 
     before = set_mask(signal.SIG_BLOCK, ())
     with monkeypatch.context() as patch:
-        patch.setattr(door, "_set_mask", interrupted)
+        patch.setattr(signal, "pthread_sigmask", interrupted)
         patch.setattr(door, "_CHILD_CALLS", [call, partial(made.append, "next")])
         with pytest.raises((ZeroDivisionError, KeyboardInterrupt)):
             door._begin_child()

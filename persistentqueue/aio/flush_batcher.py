@@ -153,14 +153,16 @@ class _Room:
         """End the waiting of this flush."""
         if flush is self._first:
             flush.session.give_up()
+            self._landed(flush)
         else:
             self._leave(flush)
 
     async def ended(self) -> None:
         """End the thread. The queue is closed, and each flush that waits gets its ``ClosedError``."""
         try:
-            while self._first is not None and not self._first.done():
-                await asyncio.wait([self._first])
+            while (first := self._first) is not None:
+                await asyncio.wait([first])
+                self._landed(first)  # the loop may have lost the call
         finally:
             await self._worker.ended()
 
@@ -177,7 +179,8 @@ class _Room:
             try:
                 self._worker.submit(partial(self._flush, self._first))
             except RuntimeError as error:
-                self._landed(error)
+                self._first.found = (error,)
+                self._landed(self._first)
 
     def _flush(self, flush: Flush) -> None:
         found: bool | Exception | None = None
@@ -195,11 +198,11 @@ class _Room:
             except Exception as error:
                 found = error
         flush.found = (found,)
-        tell(self._loop, self._landed, found)
+        tell(self._loop, self._landed, flush)
 
-    def _landed(self, found: bool | Exception) -> None:
-        flush, self._first = self._first, None
-        assert flush is not None
-        flush.room = None
-        flush.land(found)
-        self._next()
+    def _landed(self, flush: Flush) -> None:
+        """End the first flush, once its thread has made it, and begin with the next one."""
+        if flush is self._first and flush.found is not None:
+            self._first = flush.room = None
+            flush.land(*flush.found)
+            self._next()

@@ -462,3 +462,37 @@ def test_a_lost_result_comes_with_the_cancellation(place: Path, monkeypatch: pyt
     monkeypatch.setattr(futures, "tell", lose)
     monkeypatch.setattr(flush_batcher, "tell", lose)
     run(main())
+
+
+def test_a_lost_result_keeps_no_flush_from_its_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next flush that waits for room comes to its turn when the first one is cancelled. So it does if Ctrl-C has
+    lost the call that tells the result of the first one."""
+    told: list[str] = []
+    tell = futures.tell
+
+    def lose(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
+        told.append(getattr(call, "__qualname__", ""))
+        if told.count("_Room._landed") != 1 or told[-1] != "_Room._landed":
+            tell(loop, call, *arguments)
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, max_items=1, full="block") as queue, queue.session() as consumer:
+            await put(queue, b"one")
+            sessions = [queue.session() for _ in range(2)]
+            flushes = []
+            for session, item in zip(sessions, (b"two", b"three"), strict=True):
+                await session.enqueue(item)
+                flushes.append(asyncio.ensure_future(session.flush()))
+                await until(lambda: queue._flushes._room._first is not None)
+            for item in (b"one", b"two"):
+                assert await consumer.dequeue(timeout=SECONDS) == item
+                await consumer.flush()
+                await until(lambda: "_Room._landed" in told)
+                flushes[0].cancel()
+            await asyncio.wait_for(asyncio.shield(flushes[1]), SECONDS)
+            assert flushes[0].cancelled()
+            for session in sessions:
+                await session.close()
+
+    monkeypatch.setattr(flush_batcher, "tell", lose)
+    run(main())

@@ -57,6 +57,7 @@ from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
 from ..storage.pool import Pool
 from ..storage.relocation import claim, is_proven, need_data, open_places, settle, sweep_others
+from ..storage.segment import segment_name
 from ..system.disk import PAGE_BYTES, Disk, basename, join, relpath
 from ..system.event_log import LOGGER
 from ..system.files import make_directory, make_parts, sync_directory, sync_names
@@ -437,7 +438,11 @@ def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str], meter: 
     was_in_doubt = recovered.resolved is not None
     if not doubtful and not was_in_doubt:
         _cut(store, recovered)
-    set_all_aside(disk, places, recovered.set_aside)
+    # Frames of a log that is not synced count with their blocks only. So those of drained segments stay in their places
+    # until a checkpoint replaces these frames: a crash, or a full disk, may end this opening before that.
+    drained = {join(DATA_DIRECTORY, segment_name(number)) for number in store.state.drained if not replay.synced}
+    kept = drained.intersection(recovered.set_aside)
+    set_all_aside(disk, places, [path for path in recovered.set_aside if path not in kept])
     if doubtful or replay.header.flags & DOUBTED:
         # Files that were set aside, also by an opening that was killed, must keep their new names: under the old ones,
         # the next opening would sweep them, since the generation that follows may lack ``DOUBTED``.
@@ -446,6 +451,9 @@ def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str], meter: 
     store.quota.pressing = False  # the trim takes no more than it needs
     # A new generation is needed: the log that was read may exist in the operating system's page cache only.
     store.trim(keep_old=bool(doubtful))
+    if kept:
+        set_all_aside(disk, places, sorted(kept))
+        sync_directory(disk, places.path(DATA_DIRECTORY))
     if not doubtful and was_in_doubt:
         _cut(store, recovered)  # only now: a log that ends in a prepare names blocks behind the last committed one
     aside = [*recovered.set_aside, *([relpath(replay.file, store.directory)] if doubtful else [])]

@@ -15,6 +15,7 @@ import pytest
 from persistentqueue import (
     BrokenQueueError,
     CorruptionError,
+    DiskFullError,
     PersistentQueue,
     Producer,
     UnsupportedFormatError,
@@ -351,6 +352,30 @@ def test_a_drained_segment_of_a_torn_log_is_set_aside(drained: Path) -> None:
     with PersistentQueue(drained) as queue:
         assert f"data/{segment.name}" in queue.recovery.set_aside
     assert segment.with_name(f"{segment.name}.damaged").read_bytes() == content
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_an_opening_that_sets_a_drained_segment_aside_may_be_cut_short(tmp_path: Path, sync: bool) -> None:
+    """An opening that ends before its checkpoint, on a full disk for example, leaves each frame with its blocks.
+    Without syncs, a frame that lacks them would be dropped, with all behind it."""
+
+    def failpoint(name: str) -> None:
+        if name == "trim.2 write generation":
+            raise OSError(errno.ENOSPC, "planted")
+
+    put(queue := PersistentQueue(path := tmp_path / "queue", inline_bytes=0, sync=sync), b"consumed")
+    drain(queue)
+    with queue.session() as session:
+        session.flush(marker=("marker", 7))
+    put(queue, b"torn")
+    crash(queue)
+    (segment,) = segment_files(path)
+    flip(log_file(path), replay_of(path).frames[-1].offset + 40)
+    with pytest.raises(DiskFullError):
+        call_on(replace(DISK, failpoint=failpoint), PersistentQueue, path)
+    with PersistentQueue(path) as queue:
+        assert (queue.recovery.lost_transactions, queue.marker("marker")) == (0, 7)
+    assert b"torn" in segment.with_name(f"{segment.name}.damaged").read_bytes()
 
 
 @pytest.mark.parametrize("damage", ["header", "none behind", "published"])

@@ -292,8 +292,10 @@ _UNSUBSCRIPTION = struct.Struct("<BI")
 _KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
 _KIND_COMPACTION, _KIND_ADOPTION, _KIND_SUBSCRIPTION, _KIND_UNSUBSCRIPTION = range(7, 11)
 assert _LONE_ENQUEUE.size == LONE_ENQUEUE_BYTES
-_FEW = 8
-"""Operations that are decoded as quickly one by one as in groups."""
+_FEW, _MANY = 8, 256
+"""Operations that are decoded as quickly one by one as in groups, and the most that are in one group. It is bounded,
+since a group begins with a look for its end."""
+_DEQUEUE_KIND = bytes((_KIND_DEQUEUE,))
 _pack_dequeue = partial(_DEQUEUE.pack, _KIND_DEQUEUE)
 
 
@@ -554,8 +556,8 @@ def decode_transactions(data: bytes, at: int, end: int) -> Iterator[Transaction]
         at += _U32.size
         operations: Transaction = []
         while left := count - len(operations):
-            if left > _FEW:
-                consumed, at = _decode_dequeues(data, at, end, left)
+            if left > _FEW and data[at : at + 1] == _DEQUEUE_KIND:
+                consumed, at = _decode_dequeues(data, at, end, min(left, _MANY))
                 operations += consumed
             if len(operations) < count:
                 operation, at = decode_operation(data, at, end)
@@ -580,7 +582,7 @@ def _decode_dequeues(data: bytes, at: int, end: int, most: int) -> tuple[Iterabl
     """
     size = _DEQUEUE.size
     kinds = data[at : at + size * min(most, (end - at) // size) : size]
-    stop = at + size * (len(kinds) - len(kinds.lstrip(bytes((_KIND_DEQUEUE,)))))
+    stop = at + size * (len(kinds) - len(kinds.lstrip(_DEQUEUE_KIND)))
     fields = map(itemgetter(1, 2, 3), _DEQUEUE.iter_unpack(data[at:stop]))
     return map(partial(tuple.__new__, Dequeue), fields), stop
 

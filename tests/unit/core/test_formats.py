@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Callable
 from itertools import accumulate, pairwise
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -40,6 +41,7 @@ from persistentqueue.core.header import HEADER_BYTES, Header, decode_header, enc
 from persistentqueue.core.operations import (
     Adoption,
     Checkpoint,
+    Delivered,
     Dequeue,
     Enqueue,
     ExtentRow,
@@ -47,6 +49,7 @@ from persistentqueue.core.operations import (
     Operation,
     SegmentCreated,
     SegmentRow,
+    decode_transactions,
     dequeues,
     encode_transaction,
 )
@@ -355,6 +358,25 @@ def test_frame_round_trip(transactions: list[list[Operation]]) -> None:
     found = decode_frame(data, 64, SALT, "file")
     assert found.transactions == transactions
     assert (found.offset, found.end, found.number, found.previous) == (64, len(data) - 6, 11, 0xCAFE)
+
+
+@pytest.mark.parametrize("kinds", ["delivered", "both"])
+def test_each_operation_is_looked_at_a_few_times(kinds: str) -> None:
+    """The bytes that a decoding takes follow the number of operations, and not its square, in any order of kinds."""
+    count, taken_bytes = 20_000, 0
+
+    class Counted(bytes):
+        def __getitem__(self, at: Any) -> Any:
+            nonlocal taken_bytes
+            found = super().__getitem__(at)
+            taken_bytes += len(found) if isinstance(at, slice) else 1
+            return found
+
+    other = Delivered(0, 2**40, 1, 3)
+    made: list[Operation] = [Dequeue(0, n, 1) if kinds == "both" and n % 2 else other for n in range(count)]
+    data = encode_transaction(made)
+    assert list(decode_transactions(Counted(data), 0, len(data))) == [made]
+    assert taken_bytes < 10 * len(data)
 
 
 @pytest.mark.parametrize("transactions", TRANSACTIONS[:4], ids=range(4))

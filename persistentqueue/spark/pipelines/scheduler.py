@@ -148,10 +148,18 @@ class Scheduler:
                 for thread in started:
                     thread.join()
             self._is_active = False
-        failure, self._failure = self._failure, None  # it has the frames of the function
-        if failure is not None:
-            raise failure
+        self._raise_failure()
         return reached
+
+    def _raise_failure(self) -> None:
+        """Raise the error that has ended the run, if there is one, and keep it no more: it has the frames of the
+        function."""
+        failure, self._failure = self._failure, None
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # no cycle of the error, its traceback, and this frame
 
     def _ending_the_run(self, progress: Report, permit: Permit) -> Report:
         """Return ``progress``, with errors that end the run and not the attempt. It is not called behind an error.
@@ -265,6 +273,7 @@ class Scheduler:
                         # A run until it is drained has an end, also if the next period has begun meanwhile.
                         self._periods[name] = _period_of_now(task.stage) if self._drains else task.period
                 self._fail(failure, permit)
+                del failure  # no cycle of the error, its traceback, and this frame
                 self._changed.notify_all()
 
 

@@ -747,6 +747,7 @@ class OpenQueue(ClosableQueue):
                 self.outside,
             )
 
+    @outermost
     def give_up(self, transaction: Transaction) -> None:
         """End the wait of the transaction for room. If it does not wait yet, it is refused when it would."""
         with self.mutex:

@@ -75,7 +75,16 @@ def test_row_05_a_handler_during_a_cleanup(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["flush one item", "dequeue from disk", "consume one", "put back", "stats", "transaction"]
+    "name",
+    [
+        "flush one item",
+        "dequeue from disk",
+        "consume one",
+        "put back",
+        "stats",
+        "transaction",
+        "give up a wait for room",
+    ],
 )
 def test_row_05_a_handler_anywhere(name: str) -> None:
     """At one place in eight of each of these calls, a handler of one kind or another calls the queue."""
@@ -163,3 +172,13 @@ def test_a_handler_that_gets_a_bare_error_is_reported(monkeypatch: pytest.Monkey
     seen = reenter(repeat("look"), SCENARIOS["flush one item"], None)
     with pytest.raises(AssertionError, match=r"a handler of the kind 'bare': Traceback"):
         reenter(repeat("bare"), SCENARIOS["flush one item"], (next(iter(seen)), 1))
+
+
+def test_row_05_a_handler_during_give_up() -> None:
+    """A handler that comes while ``give_up`` has the mutex gets ``ReentrantUseError``. It waited for ever."""
+    name = "give up a wait for room"
+    seen = reenter(repeat("look"), SCENARIOS[name], None)
+    places = [place for place in seen if place.code.co_name == "wake_all"]
+    assert places
+    for place in places:
+        reenter(repeat("work"), SCENARIOS[name], (place, 1))

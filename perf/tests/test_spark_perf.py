@@ -116,10 +116,10 @@ def test_a_pipeline_beside_parquet(spark: SparkSession, tmp_path: Path, monkeypa
 @pytest.mark.spark
 @is_rehearsal
 def test_rows_beside_files(spark: SparkSession, tmp_path: Path) -> None:
-    """Each format returns all rows for each number of partitions. Four of the eight steps have a bar."""
+    """Each format returns all rows for each number of partitions. Four of the nine steps have a bar."""
     found = spark_rows.measure(spark, tmp_path, 800, 1, (1, 2))
     lines = list(spark_rows.lines(found, 800))
-    has_bar = [True] * 3 + [False] * 2 + [True, False, False]
+    has_bar = [True, False, True, True, False, False, True, False, False]
     assert [line.met != "" for line in lines] == [each for each in has_bar for _ in range(2)] + [False] * 2
 
 

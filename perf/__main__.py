@@ -27,6 +27,7 @@ from .studies import (
     tickets,
     waiting,
     warm,
+    written,
 )
 from .studies.processes import connections, kills, rates, wake_ups
 from .workloads import SWEEPS, WORKLOADS
@@ -53,6 +54,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
         "idle": lambda directory: idle.rows(directory, max(int(1_000 * scale), 20)),
         "pool": lambda directory: pool.rows(directory, max(int(8 * scale), 2), rounds),
         "beside": lambda directory: beside.rows(directory, max(round(10_000 * scale), 50)),
+        "written": lambda directory: written.rows(directory, max(round(40 * scale), 2)),
         "churn": lambda directory: churn.rows(directory, options.seconds),
         "tickets": lambda directory: tickets.rows(directory, max(round(5_000 * scale), 100), rounds),
         "processes": lambda directory: rates.rows(directory, rounds, max(rates.SECONDS * scale, 0.05)),

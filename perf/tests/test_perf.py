@@ -41,6 +41,7 @@ from ..studies import (
     tickets,
     waiting,
     warm,
+    written,
 )
 from ..workloads import SWEEPS, WORKLOADS, Entry, Workload
 
@@ -390,6 +391,13 @@ def test_files_beside_the_items_are_measured(tmp_path: Path) -> None:
     """There is a line for each of the two loads, and the files of a busy queue are more than its log at the start."""
     assert len(list(beside.rows(tmp_path / "rows", 60))) == 2
     assert beside.kept_bytes(tmp_path / "kept", 60, in_turn=True) > beside.MIB
+
+
+def test_bytes_written_are_measured(tmp_path: Path) -> None:
+    """The bytes written for each byte enqueued are counted, with one sync for a flush and with two."""
+    assert len(list(written.rows(tmp_path / "rows", 2))) == 4
+    default, two_syncs = written.measure(tmp_path / "sides", 2, in_turn=False)
+    assert (len(default.seconds), len(two_syncs.seconds)) == (2, 2)
 
 
 def test_tasks_of_two_trees_are_compared(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_an_acknowledgement_behind_what_has_no_room_makes_it(
     """An acknowledgement behind a publication that waits for room is answered, which makes the room. A refused flush, a
     dequeue that finds nothing and an opening all answer it."""
     now = [10**18]
-    queue = full(open_queue, directory, disk=replace(DISK, time_ns=lambda: now[0]))
+    queue = full(open_queue, directory, disk=replace(DISK, time_ns=lambda: now[0], monotonic=lambda: now[0] / 10**9))
     look(queue)
     assert len(inbox(directory)) == 1
     acknowledge(directory, None, "spark", 8)

@@ -556,7 +556,9 @@ def _lock(fd: int) -> bool:
     except ImportError as error:
         advice = "import it before this process gives up rights or changes its root directory"
         raise ImportError(f"a lock needs portalocker, which was not found; {advice}", name=error.name) from error
-    except FileNotFoundError:  # its import looks for a directory for temporary files, and a full disk has none
+    except (FileNotFoundError, RuntimeError):
+        # Its import looks for a directory for temporary files, and a full disk has none. Or it loads thread pools, by
+        # way of the package redis, and Python refuses these once the main thread has ended.
         return _flock(fd)
     try:
         portalocker.lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)

@@ -179,6 +179,30 @@ def test_a_lock_without_a_directory_for_temporary_files(tmp_path: Path, monkeypa
             PersistentQueue(tmp_path, "q")
 
 
+AT_EXIT = """
+import atexit, sys
+from persistentqueue import PersistentQueue
+
+def save():
+    with PersistentQueue(sys.argv[1]) as queue, queue.transaction() as session:
+        session.enqueue(b"last words")
+
+atexit.register(save)
+"""
+
+
+def test_a_lock_at_the_end_of_the_process(tmp_path: Path) -> None:
+    """A process opens its first queue also when it ends. The import of ``portalocker`` fails then if it finds a package
+    ``redis``, which loads thread pools."""
+    (tmp_path / "redis.py").write_text("import concurrent.futures.thread", encoding="utf-8")
+    path = os.pathsep.join((str(tmp_path), *sys.path))
+    command = [sys.executable, "-c", AT_EXIT, str(tmp_path / "queue")]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, check=False)
+    assert done.stderr == b""
+    with PersistentQueue(tmp_path / "queue") as queue:
+        assert queue.peek() == [b"last words"]
+
+
 FORKING = """
 import os, signal, time
 from persistentqueue.system.disk import after_fork_in_child

@@ -174,6 +174,9 @@ class Committer:
         """Number of frames that were written durably."""
         self.enqueued_bytes = 0
         """Bytes of all blocks that were committed."""
+        self.is_unfinished = False
+        """True from an error behind the beginning of step 3 on, until the commit is complete. If it stays true, what
+        should complete the commit has failed, and the state in memory may be half changed."""
 
     # --- the long way ------------------------------------------------------------------------------------------------
 
@@ -283,6 +286,7 @@ class Committer:
             self.syncs += self._settings.sync
             self.apply(group, written.operations)
         except BaseException as error:
+            self.is_unfinished = True
             self._finish(error, group, partial(log.append_again, before, *written.frame))
             raise
 
@@ -324,7 +328,7 @@ class Committer:
 
     def _finish(self, error: BaseException, group: Sequence[Transaction], append_again: Callable[[], None]) -> None:
         """Complete steps 3 and 4 after an interruption; do nothing after a failure of the disk."""
-        if not is_interruption(error) or all(transaction.settled for transaction in group):
+        if not is_interruption(error):
             return
 
         def finish() -> None:
@@ -335,7 +339,11 @@ class Committer:
                 for transaction in group:
                     self._segments.unpin(piece.segment for piece in transaction.pieces)
                 self._settle(group)
+            self.is_unfinished = False
 
+        if all(transaction.settled for transaction in group):
+            self.is_unfinished = False
+            return
         self._shielded(finish)
 
     # --- the short way -----------------------------------------------------------------------------------------------
@@ -413,6 +421,7 @@ class Committer:
                     self._shielded(partial(self._settle, group))  # before another thread sees a partial change
                     raise
         except BaseException as error:
+            self.is_unfinished = True
             self._finish(error, group, partial(log.append_again, before, body, len(group), operations))
             raise
         return True
@@ -457,6 +466,7 @@ class Committer:
                     self._shielded(partial(self._settle, group))  # before another thread sees a partial change
                     raise
         except BaseException as error:
+            self.is_unfinished = True
             self._finish(error, group, partial(log.append_again, before, body, len(group), operations))
             raise
         return True

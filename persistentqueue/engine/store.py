@@ -286,7 +286,7 @@ class Store:
                 self.generations.grow_spare()
             self.trim_if_worth()
         except BaseException as error:
-            if not is_interruption(error) or self.broken is not None:
+            if not is_interruption(error) or self.broken is not None or self.committer.is_unfinished:
                 self.doubt(error)
             elif not isinstance(error, PersistentQueueError):
                 self.shielded(partial(self.committer.take_back, group))

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar, cast
 from ..errors import ClosedError, ReentrantUseError, SessionInUseError
 from ..pickling import Uncopyable
 from .locks import Lock
-from .signal_shield import shielded
+from .signal_shield import shielded, surely
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -105,6 +105,10 @@ class CallGuard:
     def shielded(self, call: Callable[[], T]) -> T:
         """Make a shielded call that refuses re-entrant calls, from a ``logging`` handler for example."""
         return shielded(partial(self.together, call))
+
+    def surely(self, call: Callable[[], object]) -> None:
+        """Make a shielded call that cleans up, also if the stack has no room for it, and that may be made again."""
+        surely(partial(self.together, call))
 
     def outside(self, call: Callable[[], None]) -> None:
         """Make a call that holds no lock and waits. Code that interrupts it may call the queue."""

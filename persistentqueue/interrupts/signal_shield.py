@@ -261,6 +261,25 @@ def shielded(call: Callable[[], T]) -> T:
     return job.result  # type: ignore[return-value]  # there is no error, so there is a result
 
 
+def surely(call: Callable[[], object]) -> None:
+    """Make a shielded call that cleans up, and may be made again. A deep stack, which may have ended what it cleans up
+    after, does not end the call: then it is made in a new thread, with a stack of its own."""
+    try:
+        shielded(call)
+    except RecursionError:
+        ended = threading.Lock()
+        ended.acquire()
+        _thread.start_new_thread(_call_and_tell, (call, ended))
+        ended.acquire()
+
+
+def _call_and_tell(call: Callable[[], object], ended: threading.Lock) -> None:
+    try:
+        call()
+    finally:
+        ended.release()
+
+
 def _begin_anew() -> None:
     # The child has no helper thread. If another thread of the parent forked, the child also has another main thread,
     # and the call that postponed Ctrl-C does not go on here.

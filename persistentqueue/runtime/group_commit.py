@@ -67,8 +67,10 @@ class GroupCommit:
         """Followers of the present leader."""
         self._done: deque[threading.Lock] = deque()
         """Turns of the followers that are finished and were not woken yet."""
-        # Taking the first turn and releasing it is one call of C, so no interruption comes in between.
-        self._told = map(methodcaller("release"), iter(self._done.popleft, None))
+        # Taking the first turn and releasing it is one call of C, so no interruption comes in between. Both need the
+        # same room on the stack, so that no turn is taken and not released.
+        taken = iter(partial(methodcaller("popleft"), self._done), None)
+        self._told = map(methodcaller("release"), taken)
         self.leader: Sequence[Transaction] | None = None
         """Transactions that the present leader has brought; None while no thread writes. Read-only outside this class.
         """
@@ -128,7 +130,7 @@ class GroupCommit:
                 return False
             self._lead(transactions)
         except BaseException:
-            shielded(partial(self._withdraw, transactions, member))
+            shielded(partial(self.withdraw, transactions))
             raise
         return True
 
@@ -166,9 +168,13 @@ class GroupCommit:
             self._done += turns
             self._followers = []
         if self._waiting:
-            heir = self._waiting[0]
+            heir, before = self._waiting[0], (self._waiting, self.leader)
             self._waiting, self.leader = self._waiting[1:], heir.transactions
-            heir.turn.release()
+            try:
+                heir.turn.release()
+            except RecursionError:  # the heir was not told
+                self._waiting, self.leader = before
+                raise
         else:
             self.leader = None
 
@@ -183,20 +189,22 @@ class GroupCommit:
         except IndexError:
             pass
 
-    def _withdraw(self, transactions: Sequence[Transaction], member: _Member | None) -> None:
-        """After an interruption or an error: leave the line, or hand on the lead.
+    def withdraw(self, transactions: Sequence[Transaction]) -> None:
+        """After an interruption or an error of the thread that has brought these transactions: leave the line, or hand
+        on the lead. It may be called again, by any thread.
 
         A follower that the leader has taken along waits for its outcome and wakes the next follower.
         """
-        if member is not None:
-            with self._mutex:
-                if member in self._waiting:
-                    self._waiting.remove(member)
-                    return
-                is_under_way = member in self._followers
-            if is_under_way:
-                member.turn.acquire()
-        if self.leader is transactions:
-            with self._mutex:
+        brought = set(map(id, transactions))
+        with self._mutex:
+            left = [member for member in self._waiting if brought.isdisjoint(map(id, member.transactions))]
+            if len(left) < len(self._waiting):
+                self._waiting = left
+                return
+            under_way = [member for member in self._followers if not brought.isdisjoint(map(id, member.transactions))]
+        for member in under_way:
+            member.turn.acquire()
+        with self._mutex:
+            if self.leader is not None and not brought.isdisjoint(map(id, self.leader)):
                 self._hand_on()
         self._tell_next()

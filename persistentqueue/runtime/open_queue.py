@@ -37,7 +37,7 @@ from functools import partial
 from itertools import chain
 from math import inf
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..core.availability import Availability
 from ..core.intervals import Run, count_of, last_of, without
@@ -216,7 +216,12 @@ class OpenQueue(ClosableQueue):
             if each.settled:
                 self._note_flush(seconds)
 
-    def _commit(self, commit: Callable[[T], bool], what: T) -> None:
+    def _end_interrupted(self, what: Transaction | Sequence[Transaction]) -> None:
+        """Give up what an interrupted commit has not given up itself, since the stack had no room, and tell all."""
+        self._group_commit.withdraw([what] if isinstance(what, Transaction) else what)
+        self._tell_all()
+
+    def _commit(self, commit: Callable[[Any], bool], what: Transaction | Sequence[Transaction]) -> None:
         """Commit ``what`` by ``commit``, if there is room. The thread that has led the group calls ``follow_up`` for
         the whole group."""
         try:
@@ -230,7 +235,7 @@ class OpenQueue(ClosableQueue):
                 self.follow_up()
             raise
         except BaseException:  # interrupted, perhaps behind a commit that no waiter was told of
-            self.shielded(self._tell_all)
+            self.surely(partial(self._end_interrupted, what))
             raise
         if has_led:
             self.follow_up()
@@ -371,7 +376,7 @@ class OpenQueue(ClosableQueue):
             self._room_waiters.tell()  # items that cannot be read do not count for ``max_items``
             raise
         except BaseException:  # perhaps woken for an item: another thread must take it
-            self.shielded(partial(self.pass_on, reader))
+            self.surely(partial(self.pass_on, reader))
             raise
         else:
             return taken
@@ -594,7 +599,11 @@ class OpenQueue(ClosableQueue):
         if self.closed is not None:
             return
         if transaction.runs or transaction.pieces:
-            self._discard_whole(transaction)
+            try:
+                self._discard_whole(transaction)
+            except RecursionError:  # the next call of the queue does it
+                self._abandoned.append(transaction)
+                raise
         else:
             transaction.items = []
 
@@ -704,7 +713,11 @@ class OpenQueue(ClosableQueue):
         with suppress(IndexError):  # another thread has taken the last one
             while self._abandoned:
                 transaction = self._abandoned.pop()
-                self._discard(transaction)
+                try:
+                    self._discard(transaction)
+                except RecursionError:
+                    self._abandoned.append(transaction)
+                    raise
                 self._room_waiters.tell()
 
     def _tell_all(self) -> None:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Protocol
 
 from ..errors import QueueFullError
-from ..interrupts.signal_shield import shielded
+from ..interrupts.signal_shield import shielded, surely
 from ..system.wakeup import LONGEST_SECONDS, POLL_SECONDS, Wakeup
 
 
@@ -124,7 +124,7 @@ class ItemWaiters:
             outside(partial(place.sleep, min(seconds, LONGEST_SECONDS)))
             self._leave(place)
         except BaseException:
-            shielded(partial(self._leave, place, passes=True))
+            surely(partial(self._leave, place, passes=True))
             raise
         return True
 
@@ -264,7 +264,7 @@ class RoomWaiters:
             finally:
                 self._leave(place)
         except BaseException:  # an interruption may have come in the line or in the leave
-            shielded(partial(self._leave, place))
+            surely(partial(self._leave, place))
             raise
 
     def _stand(

@@ -7,14 +7,16 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from persistentqueue import PersistentQueue, Producer, Session, aio
+from persistentqueue import BrokenQueueError, PersistentQueue, Producer, Session, aio
 from persistentqueue.aio.item_waiter import Watcher
 from persistentqueue.interrupts.call_guard import FREE_THREADED
 from persistentqueue.interrupts.locks import Lock
@@ -30,7 +32,8 @@ from tests.crash.owner_interrupts import interrupt_owner, run_owner_places
 from tests.crash.scenarios import SCENARIOS
 from tests.crash.signals import run_signals
 from tests.crash.worker_interrupts import run_worker_places
-from tests.support.queues import receive_signals
+from tests.support.limits import SECONDS
+from tests.support.queues import put, receive_signals, wait_for
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning"),  # interrupted work is dropped
@@ -246,3 +249,119 @@ def test_row_03_the_end_of_a_wait_behind_a_close_leaves_no_descriptor(tmp_path: 
             leave((place, nth))
             assert len(os.listdir("/proc/self/fd")) == before, place
     os.close(inbox)
+
+
+# --- a stack that is full --------------------------------------------------------------------------------------------
+
+
+def with_room(calls: int, call: Callable[[], object]) -> None:
+    """Make the call so deep in the stack that it has room for this number of further calls. Ignore its
+    ``RecursionError``."""
+
+    def descend(steps: int) -> None:
+        if steps:
+            descend(steps - 1)
+        else:
+            call()
+
+    frame, depth = sys._getframe(), 1
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    with suppress(RecursionError):
+        descend(sys.getrecursionlimit() - depth - calls)
+
+
+def in_thread(call: Callable[[], None]) -> None:
+    """Make the call in a thread, whose stack is empty. Raise an error if it does not end."""
+    ended: list[bool] = []
+
+    def run() -> None:
+        call()
+        ended.append(True)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    assert ended
+
+
+def consume(queue: PersistentQueue, session: Session[bytes], room: int) -> None:
+    """Dequeue, and flush where the stack is nearly full."""
+    session.dequeue()
+    with_room(room, session.flush)
+
+
+def take(queue: PersistentQueue, session: Session[bytes], room: int) -> None:
+    """Dequeue where the stack is nearly full."""
+    with_room(room, session.dequeue)
+
+
+def give_back(queue: PersistentQueue, session: Session[bytes], room: int) -> None:
+    """Dequeue, and roll back where the stack is nearly full."""
+    session.dequeue_many(2)
+    with_room(room, session.rollback)
+
+
+def clear(queue: PersistentQueue, session: Session[bytes], room: int) -> None:
+    """Consume all items where the stack is nearly full."""
+    with_room(room, queue.clear)
+
+
+AFTER = {consume: [b"two"], clear: []}
+"""Items that are left when the steps were committed."""
+COUNTED = {"max_attempts": 9, "dead_letter": "dead"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "options"),
+    [(consume, {}), (consume, COUNTED), (take, {}), (give_back, {}), (give_back, COUNTED), (clear, {})],
+)
+def test_row_03_a_call_that_finds_the_stack_full(tmp_path: Path, steps: Callable[..., None], options: Any) -> None:
+    """A call that a ``RecursionError`` ends at any depth is done or not done, keeps no other call waiting, and leaves
+    nothing on hold. If the queue is broken then, its next opening has every item."""
+    first = [b"one", b"two"]
+
+    def run(name: str, room: int) -> None:
+        """Make the steps, then use the queue as before, and open it again."""
+        last = [b"last"]
+        with PersistentQueue(tmp_path, name, **options) as queue:
+            put(queue, *first)
+            session = queue.session()
+            steps(queue, session, room)
+            try:
+                session.rollback()
+                put(queue, *last)
+                assert queue.stats().held == 0
+            except BrokenQueueError:
+                last = []
+        with PersistentQueue(tmp_path, name, **options) as queue:
+            assert list(queue.browse()) in ([*first, *last], [*AFTER.get(steps, first), *last]), room
+
+    for room in range(1, 20):
+        in_thread(partial(run, f"room{room}", room))
+
+
+@pytest.mark.parametrize("room", range(3, 16))
+def test_row_03_a_leader_that_finds_the_stack_full_hands_on(tmp_path: Path, room: int) -> None:
+    """A thread that leads a group, and that a ``RecursionError`` ends at any depth, leaves no other thread waiting."""
+
+    def flush(queue: PersistentQueue, limit: Callable[[Callable[[], object]], object]) -> None:
+        with queue.session() as session:
+            session.enqueue(b"item")
+            limit(session.flush)
+            session.rollback()
+
+    with PersistentQueue(tmp_path) as queue:
+        group_commit = queue._open_queue._group_commit  # type: ignore[union-attr]
+        leader = threading.Thread(target=flush, args=(queue, partial(with_room, room)))
+        followers = [threading.Thread(target=flush, args=(queue, lambda call: call()), daemon=True) for _ in range(3)]
+        with group_commit.writing:
+            leader.start()
+            wait_for(lambda: group_commit.leader is not None or not leader.is_alive())
+            for each in followers:
+                each.start()
+            wait_for(lambda: len(group_commit) + (not leader.is_alive()) >= len(followers))
+        for each in (leader, *followers):
+            each.join(SECONDS)
+            assert not each.is_alive()
+        assert len(queue) in {3, 4}

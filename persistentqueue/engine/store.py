@@ -221,8 +221,10 @@ class Store:
         if isinstance(self.broken, QueueDeletedError):
             raise QueueDeletedError(self.directory) from self.broken.__cause__
         if self.broken is not None:
+            was_interrupted = is_interruption(self.broken) and not isinstance(self.broken, PersistentQueueError)
+            earlier = "call was interrupted" if was_interrupted else "sync or log write failed"
             raise BrokenQueueError(
-                f"{self.directory}: an earlier sync or log write failed ({self.broken!r}): close the queue and open "
+                f"{self.directory}: an earlier {earlier} ({self.broken!r}): close the queue and open "
                 "it again, recovery will tell what is durable"
             ) from self.broken
 

@@ -323,7 +323,7 @@ def test_row_03_a_call_that_finds_the_stack_full(tmp_path: Path, steps: Callable
 
     def run(name: str, room: int) -> None:
         """Make the steps, then use the queue as before, and open it again."""
-        last = [b"last"]
+        last, told = [b"last"], "an earlier call was interrupted (RecursionError"
         with PersistentQueue(tmp_path, name, **options) as queue:
             put(queue, *first)
             session = queue.session()
@@ -332,10 +332,11 @@ def test_row_03_a_call_that_finds_the_stack_full(tmp_path: Path, steps: Callable
                 session.rollback()
                 put(queue, *last)
                 assert queue.stats().held == 0
-            except BrokenQueueError:
-                last = []
+            except BrokenQueueError as broken:
+                told, last = str(broken), []
         with PersistentQueue(tmp_path, name, **options) as queue:
             assert list(queue.browse()) in ([*first, *last], [*AFTER.get(steps, first), *last]), room
+        assert "an earlier call was interrupted (RecursionError" in told
 
     for room in range(1, 20):
         in_thread(partial(run, f"room{room}", room))

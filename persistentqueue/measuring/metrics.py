@@ -116,8 +116,9 @@ class Counts:
     """Number of items that were moved to the dead letters."""
     undecodable: int = 0
     """Number of times that a codec refused a dequeued item."""
-    connected: Callable[[], tuple[int, int]] = lambda: (0, 0)
-    """Returns the numbers of connections, and of those that wait for an item. A server replaces it."""
+    connected: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0)
+    """Returns three numbers: of connections, of those that wait for an item, and of those whose flush waits for room.
+    A server replaces it."""
 
 
 class Meter:

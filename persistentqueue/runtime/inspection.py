@@ -459,6 +459,11 @@ class InspectedQueue(SpaceKeeper):
         with self.mutex:
             self.counts.undecodable += 1
 
+    def count_refused(self, flushes: int) -> None:
+        """Add to the number of flushes that were refused because of a limit."""
+        with self.mutex:
+            self.counts.refused += flushes
+
     @outermost
     def count_failed(self, rejected: int, dead: int) -> None:
         """Add to the numbers of rejected items, and of items that were moved to the dead letters."""
@@ -554,7 +559,7 @@ class InspectedQueue(SpaceKeeper):
                 syncs=store.syncs,
                 fill=store.limits.fill,
                 published=sum(map(is_published, sizes[store.inbox.directory])),
-                waiting=len(self._room_waiters.taken),
+                waiting=len(self._room_waiters.taken) + connected[2],
                 refused=counts.refused,
                 broken=store.broken is not None,
                 damage_found=len(store.segments.damage) + store.inbox.set_aside,

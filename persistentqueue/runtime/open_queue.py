@@ -183,8 +183,8 @@ class OpenQueue(ClosableQueue):
                     self._wait_for_room(transaction, timeout_seconds, error)
             self._note_flush(_now() - began)
         except QueueFullError:
-            with self.mutex:
-                self.counts.refused += 1
+            if transaction.origin is None:  # that of a worker counts when the worker gets it: it may wait for room
+                self.count_refused(1)
             raise
         finally:
             del inside[thread]
@@ -210,7 +210,8 @@ class OpenQueue(ClosableQueue):
                 with self.mutex:
                     for each in behind:
                         each.error = limits.refuse_for_ever(each) or limits.refuse(each, limits.nearest)
-                    self.counts.refused += sum(isinstance(each.error, QueueFullError) for each in transactions)
+                full = [each for each in transactions if isinstance(each.error, QueueFullError)]
+                self.count_refused(sum(each.origin is None for each in full))
         seconds = _now() - began
         for each in transactions:
             if each.settled:
@@ -329,8 +330,7 @@ class OpenQueue(ClosableQueue):
                 self.meters.group_size.note(1)
                 self.meters.commit_seconds.note(_now() - began)
             if isinstance(transaction.error, QueueFullError):
-                with self.mutex:
-                    self.counts.refused += 1
+                self.count_refused(1)
         finally:
             self.writing.release()
         if transaction.settled:

@@ -333,7 +333,7 @@ class Trial:
         again: dict[float, list[Run]] = {}
         letters = []
         for each in sorted(transaction.rejections.values()):
-            if each.retry and not retries.is_used_up(retries.times(ready, each.sequence)):
+            if self._comes_again(ready, each):
                 join_runs(again.setdefault(each.delay_seconds, []), [(each.sequence, 1)])
             else:
                 letters.append(retries.letter(ready, each.sequence, each.item, each.reason))
@@ -346,6 +346,15 @@ class Trial:
             retries.delayed(ready, *run, seconds) for seconds, runs in again.items() if seconds for run in runs
         ]
         return letters
+
+    def buries(self, transaction: Transaction) -> bool:
+        """Return whether the flush of this transaction moves an item to the dead letters."""
+        ready, rejections = transaction.ready, transaction.rejections.values()
+        return isinstance(ready, CountedAvailability) and not all(self._comes_again(ready, each) for each in rejections)
+
+    def _comes_again(self, ready: CountedAvailability, rejected: Rejection) -> bool:
+        """Return whether this item is to be ready again, and not a dead letter."""
+        return rejected.retry and not self.retries.is_used_up(self.retries.times(ready, rejected.sequence))
 
     def add_letters(self, grave: Transaction, letters: Sequence[bytes]) -> None:
         """Add the envelopes of ``set_apart`` to the transaction of the dead-letter queue."""

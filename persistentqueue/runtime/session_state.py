@@ -698,6 +698,12 @@ def fail_held(session: SessionState[Any], error: BaseException) -> None:
         exclusively([session], partial(trial.fail, transaction, session._reader, error))
 
 
+def buries(session: SessionState[Any]) -> bool:
+    """Return whether the next flush of the session moves an item to the dead letters. It then waits for no room."""
+    trial, transaction = session._trial, session._transaction
+    return trial is not None and transaction is not None and trial.buries(transaction)
+
+
 def uncount(session: SessionState[Any], count: int) -> None:
     """Take back the last delivery of the last ``count`` items that the session holds. Raises ``ValueError`` if it holds
     fewer."""

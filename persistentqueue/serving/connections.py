@@ -7,6 +7,7 @@ open queue is held, so what a session holds does not change either.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
@@ -64,10 +65,11 @@ def connections_of(open_queue: OpenQueue, clients: set[Client]) -> list[Connecti
     return nsmallest(LISTED_MAX, found, key=lambda each: (-each.seconds, each.process, each.thread, each.session))
 
 
-def count_connections(clients: set[Client]) -> tuple[int, int]:
-    """Return the number of connections that have a session, and of those that wait for an item. For any thread."""
+def count_connections(clients: set[Client], blocked: Sequence[Client]) -> tuple[int, int, int]:
+    """Return three numbers: of connections that have a session, of those that wait for an item, and of ``blocked``
+    ones. The flush of a blocked one waits for room. For any thread."""
     chosen = _with_session(clients)
-    return len(chosen), sum(client.waits is not None for client in chosen)
+    return len(chosen), sum(client.waits is not None for client in chosen), len(blocked)
 
 
 def _with_session(clients: set[Client]) -> list[Client]:

@@ -106,7 +106,9 @@ class Server:
     def _inherit(self) -> None:
         """Hold what the last owner has left. Shielded: ``stop`` finds the holds, which are in no file any more."""
         self._service.inherit()
-        self._served.open_queue.counts.connected = partial(count_connections, self._service.clients)
+        self._served.open_queue.counts.connected = partial(
+            count_connections, self._service.clients, self._service.blocked
+        )
 
     def _begin(self) -> None:
         """Take all descriptors, and start the thread. Shielded: ``stop`` finds each of them after an interruption."""

@@ -46,6 +46,7 @@ from ..errors import (
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import (
     buffered,
+    buries,
     counts_attempts,
     dequeue_by,
     fail_held,
@@ -210,6 +211,11 @@ class Service:
             self._is_leaving = True
             self._waits.let_go(lambda client: not _has_work(client))
         return not any(map(_has_work, self.clients))
+
+    @property
+    def blocked(self) -> Sequence[Client]:
+        """Connections whose flush waits for room."""
+        return self._blocked
 
     @property
     def waits(self) -> bool:
@@ -635,6 +641,8 @@ class Service:
         (call, flush), client.flush = client.flush, None
         client.deadline = inf
         if isinstance(result, Exception):
+            if isinstance(result, QueueFullError) and not buries(_session(client)):  # that is counted when it is tried
+                self._queue.count_refused(1)
             self._fail(client, call, result)
             return
         client.number, client.marker = flush.number, None
@@ -658,7 +666,8 @@ class Service:
             raise OwnerFailedError
 
     def _may_wait(self, client: Client, refusal: QueueFullError, now: float) -> bool:
-        return self._queue.blocks and not refusal.lasting and client.deadline > now
+        may_wait = self._queue.blocks and not refusal.lasting and client.deadline > now
+        return may_wait and not buries(_session(client))
 
     def _hand_out(self, client: Client, call: int) -> bool:
         """Hand items to a connection that waits; return False if it must wait on."""

@@ -25,6 +25,7 @@ from persistentqueue.serving import server
 from persistentqueue.serving import service as service_module
 from persistentqueue.serving.calls import make_call
 from persistentqueue.serving.client import Client
+from persistentqueue.serving.connections import count_connections
 from persistentqueue.serving.protocol import (
     CONNECTION_BYTES,
     FOR_EVER,
@@ -148,6 +149,7 @@ class Bench:
         served = Served(self.open_queue, session, call, {"version": VERSION}, lambda: self.seconds, self.left)
         service = Service(served, ring, self.apart.append)
         service.inherit()
+        self.open_queue.counts.connected = partial(count_connections, service.clients, service.blocked)
         return service
 
     def end(self) -> None:
@@ -760,6 +762,57 @@ def test_a_flush_waits_for_room(make_bench: MakeBench) -> None:
     bench.seconds += 1
     assert bench.turn() == inf
     assert bench.queue.peek(5) == [b"2"]
+
+
+def test_stats_count_a_flush_that_waits_for_room_as_refused_only_at_its_end(make_bench: MakeBench) -> None:
+    """However often the flush of a worker is tried, ``stats()`` counts it once, as waiting, until it ends."""
+    bench = make_bench(max_items=1, full="block")
+    bench.put(b"1")
+    first, second = (Peer(bench, number) for number in (1, 2))
+    assert first.ask(Flush(1, FOR_EVER, [b"2"])) is None
+    assert second.ask(Flush(1, 200, [b"3"])) is None
+    for _ in range(3):
+        bench.seconds += service_module.ROOM_SECONDS
+        bench.turn()
+        stats = bench.queue.stats()
+        assert (stats.waiting, stats.refused) == (2, 0)
+    bench.seconds += 0.2
+    bench.turn()
+    assert failure(second.answer()) == "QueueFullError"
+    stats = bench.queue.stats()
+    assert (stats.waiting, stats.refused) == (1, 1)
+    assert bench.queue.clear() == 1
+    bench.turn()
+    bench.seconds += service_module.ROOM_SECONDS
+    bench.turn()
+    assert first.answer() == DONE
+    stats = bench.queue.stats()
+    assert (stats.waiting, stats.refused) == (0, 1)
+
+
+def test_a_flush_that_buries_an_item_waits_for_no_room(make_bench: MakeBench, open_queue: QueueFactory) -> None:
+    """With ``full="block"``, a flush that moves a rejected item to a full dead-letter queue is refused at once. One
+    whose rejected item is to be tried again waits."""
+    bench = make_bench(max_items=1, full="block", dead_letter=open_queue("dead", max_items=1))
+    with bench.queue.dead_letters.transaction() as session:
+        session.enqueue(b"old")
+    bench.put(b"1")
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert peer.ask(Reject(1, [b"1", b"why", b""])) == DONE
+    assert peer.ask(Flush(1, FOR_EVER, [b"2"])) is None
+    assert bench.queue.stats().waiting == 1
+    bench.service.receive(peer.client, encode(Cancel(), peer.calls))
+    bench.turn()
+    assert failure(peer.answer()) == "QueueFullError"
+    assert peer.ask(RollBack()) == DONE
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert peer.ask(Reject(0, [b"1", b"why", b""])) == DONE
+    assert peer.error(Flush(2, FOR_EVER, [])) == "QueueFullError"
+    assert (bench.queue.stats().refused, bench.queue.dead_letters.stats().refused) == (1, 1)
+    assert bench.queue.dead_letters.clear() == 1
+    assert peer.ask(Flush(3, FOR_EVER, [])) == DONE
+    assert len(bench.queue.dead_letters) == 1
 
 
 def test_a_flush_that_is_given_up_before_it_waits_never_waits(make_bench: MakeBench) -> None:

@@ -38,7 +38,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from persistentqueue.interprocess import look, plan
+from persistentqueue.interprocess import Onlooker, plan
 from persistentqueue.system.disk import DISK
 
 from .filters import Conditions, is_pushing, pushed
@@ -165,7 +165,7 @@ class BatchReader(DataSourceReader):
         settle()
         options, directory = self._options, self._options.place.directory
         adopt(options.place)
-        places, recovered = look(DISK, directory)
+        places, recovered = Onlooker(DISK, directory, asks=True).look()
         end = recovered.state.next_sequence if options.end is None else options.end
         ranges = [(max(low, options.start), min(high, end)) for low, high in self._conditions.offsets]
         runs = [(low, high - low) for low, high in ranges if low < high]

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as spark_datasource
 from pyspark.sql import functions as F  # noqa: N812
 
-from persistentqueue import Encryption, PersistentQueue, Producer
+from persistentqueue import Encryption, PersistentQueue, Producer, transaction
 from persistentqueue.core.block import BLOCK_BYTES
 from persistentqueue.interprocess import PartWriter
 from persistentqueue.spark import filters, partition_reader
@@ -328,6 +328,16 @@ def test_a_hundredth_of_the_rows_touches_two_hundredths_of_the_bytes(
         offsets = [row["offset"] for row in rows_of(reader)]
     assert offsets == list(range(low, high))
     assert read_bytes[0] <= stored_bytes * 2 // 100
+
+
+def test_a_read_shows_a_transaction_over_two_queues_at_once(tmp_path: Path) -> None:
+    """A batch read has the items of a committed transaction over two queues, also before the queues flush again."""
+    with PersistentQueue(tmp_path, "a") as a, PersistentQueue(tmp_path, "q") as q:
+        put(q, b"1")
+        with transaction(a, q) as (one, other):
+            one.enqueue(b"2")
+            other.enqueue(b"2")
+        assert [row["value"] for row in rows_of(reader_of(tmp_path))] == [b"1", b"2"]
 
 
 def test_a_read_keeps_the_limits_of_the_queue(tmp_path: Path) -> None:

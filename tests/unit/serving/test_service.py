@@ -1015,6 +1015,17 @@ def test_a_session_that_cannot_be_closed_is_logged(bench: Bench, caplog: pytest.
     peer.client.session.close()
 
 
+def test_the_delay_of_an_item_begins_with_the_end_of_its_worker(make_bench: MakeBench) -> None:
+    """An item that a worker held when its process ended is ready again after ``retry_delay_seconds``."""
+    bench = make_bench(retry_delay_seconds=3600.0)
+    bench.put(b"1")
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    peer.leave()
+    stats = bench.queue.stats()
+    assert (stats.ready, stats.held, stats.delayed) == (0, 0, 1)
+
+
 def test_an_error_of_the_delay_reaches_no_other_connection(
     make_bench: MakeBench, caplog: pytest.LogCaptureFixture
 ) -> None:

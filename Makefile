@@ -100,29 +100,25 @@ $(VENV)/spark-%.tested:
 # The tests with Pythons that the machine lacks, in a folder with a Debian of its own: a quarter of an hour for each. It
 # needs root, debootstrap and unshare. What is there already is used again.
 PYTHONS := 3.14
-DEBIAN := $(VENV)/debian
-IN_DEBIAN := unshare --mount sh -c 'mount --rbind /dev $(DEBIAN)/dev && mount -t proc proc $(DEBIAN)/proc && \
-	exec chroot $(DEBIAN) "$$@"' -
+DEBIAN := $(VENV)/debian-sid
+inside = unshare --mount sh -c 'mount --rbind /dev $(1)/dev && mount -t proc proc $(1)/proc && exec chroot $(1) "$$@"' -
+IN_DEBIAN := $(call inside,$(DEBIAN))
 pythons: $(PYTHONS:%=$(VENV)/python-%.tested)
 
-$(VENV)/python-%.tested: $(DEBIAN)/etc/debian_version
-	$(IN_DEBIAN) apt-get install --yes --quiet=2 --no-install-recommends python$*-full python$*-dev libpython$*-testsuite gcc libc6-dev
-	mkdir -p $(DEBIAN)/srv/tree && git archive HEAD | tar --extract --directory $(DEBIAN)/srv/tree
+$(VENV)/python-%.tested: $(DEBIAN).made
+	$(IN_DEBIAN) apt-get update --quiet=2 --option Acquire::Check-Valid-Until=false  # nor does debootstrap check that
+	$(IN_DEBIAN) apt-get install --yes --quiet=2 --no-install-recommends \
+		python$*-full python$*-dev libpython$*-testsuite gcc libc6-dev
+	rm -rf $(DEBIAN)/srv/tree && mkdir -p $(DEBIAN)/srv/tree && git archive HEAD | tar --extract --directory $(DEBIAN)/srv/tree
 	$(IN_DEBIAN) python$* -m venv /srv/python-$*
 	$(IN_DEBIAN) sh -c 'cd /srv/tree && /srv/python-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[test]"'
 	$(IN_DEBIAN) sh -c 'cd /srv/tree && /srv/python-$*/bin/python -m tests.suites pythons $(TWO)'
 	$(IN_DEBIAN) sh -c 'cd /srv/tree && /srv/python-$*/bin/python -m tests.crash interrupts --parts 16 --jobs 2'
 
-$(DEBIAN)/etc/debian_version:
-	mkdir -p $(VENV)
-	debootstrap --variant=minbase --include=ca-certificates,git sid $(DEBIAN)
-	cp /etc/ssl/certs/ca-certificates.crt $(DEBIAN)/etc/ssl/certs/
-
 # The tests with a free-threaded CPython 3.13 without a GIL: three quarters of an hour. Debian has only its source, so a
 # folder with a Debian of its own builds it. It needs root, debootstrap and unshare. What is there already is used again.
-FREE := $(VENV)/debian-free-threaded
-IN_FREE := unshare --mount sh -c 'mount --rbind /dev $(FREE)/dev && mount -t proc proc $(FREE)/proc && \
-	exec chroot $(FREE) "$$@"' -
+FREE := $(VENV)/debian-trixie
+IN_FREE := $(call inside,$(FREE))
 # The packages of the extra `test` that have wheels for it, perhaps of an older version: those for encryption, compression
 # and Spark have none.
 FREE_EXTRAS := arrow,avro,cli,progress,prometheus
@@ -131,24 +127,26 @@ FREE_PACKAGES := 'pytest>=8,<10' 'pytest-benchmark>=5,<6' 'pytest-xdist>=3.6,<4'
 	'redis>=5.2' 'greenstalk>=2,<3'
 BUILT_WITH := gcc libc6-dev make pkg-config xz-utils dpkg-dev libssl-dev libffi-dev zlib1g-dev libbz2-dev liblzma-dev libsqlite3-dev \
 	libreadline-dev uuid-dev
-free-threaded: $(FREE)/opt/python/bin/python3.13t
+free-threaded: $(VENV)/python-free-threaded.made
 	rm -rf $(FREE)/srv/tree && mkdir -p $(FREE)/srv/tree && git archive HEAD | tar --extract --directory $(FREE)/srv/tree
 	$(IN_FREE) /opt/python/bin/python3.13t -m venv /srv/python
 	$(IN_FREE) sh -c "cd /srv/tree && /srv/python/bin/python -m pip install --disable-pip-version-check --quiet \
 		--prefer-binary --editable '.[$(FREE_EXTRAS)]' $(FREE_PACKAGES)"
 	$(IN_FREE) sh -c 'cd /srv/tree && PYTHON_GIL=0 /srv/python/bin/python -m tests.suites free-threaded $(TWO)'
 
-$(FREE)/opt/python/bin/python3.13t: $(FREE)/etc/debian_version
+$(VENV)/python-free-threaded.made: $(FREE).made
+	sed 's/^deb /deb-src /' $(FREE)/etc/apt/sources.list > $(FREE)/etc/apt/sources.list.d/source.list
 	$(IN_FREE) sh -c 'apt-get update --quiet=2 && apt-get install --yes --quiet=2 --no-install-recommends $(BUILT_WITH)'
 	$(IN_FREE) sh -c 'mkdir -p /srv/source && cd /srv/source && apt-get source --quiet=2 --download-only python3.13 && \
 		tar --extract --file python3.13_*.orig.tar.xz && cd Python-3.13.* && \
 		./configure --quiet --disable-gil --prefix=/opt/python && make --quiet --jobs=2 && make --quiet install'
+	touch $@
 
-$(FREE)/etc/debian_version:
-	mkdir -p $(VENV)
-	unshare --mount debootstrap --variant=minbase --include=ca-certificates,git trixie $(FREE)
-	cp /etc/ssl/certs/ca-certificates.crt $(FREE)/etc/ssl/certs/
-	sed 's/^deb /deb-src /' $(FREE)/etc/apt/sources.list > $(FREE)/etc/apt/sources.list.d/source.list
+$(DEBIAN).made $(FREE).made: $(VENV)/debian-%.made:
+	rm -rf $(VENV)/debian-$* && mkdir -p $(VENV)
+	unshare --mount debootstrap --variant=minbase --include=ca-certificates,git $* $(VENV)/debian-$*
+	cp /etc/ssl/certs/ca-certificates.crt $(VENV)/debian-$*/etc/ssl/certs/
+	touch $@
 
 # The same tests and kills in sessions of Spark Connect, and a program with pyspark-client alone: an hour. The kills of
 # hand-offs in classic sessions are here as well: make flights has others.

@@ -129,8 +129,9 @@ def test_dependencies_have_bounds(requirement: str) -> None:
     assert re.fullmatch(r"[\w-]+(\[\w+\])?>=\d+(\.\d+)*(,<\d+(\.\d+)?)?", requirement)
 
 
-def test_recipe_has_the_same_requirements() -> None:
-    """The recipe of conda requires the Python and the packages that the metadata requires, and tries the command."""
+def test_recipe_agrees_with_the_metadata() -> None:
+    """The recipe of conda requires the Python and the packages that the metadata requires, and tries the command. It
+    describes the package in the same words."""
     python = settings()["options"]["python_requires"]
     required = [
         f"python {python}",
@@ -140,6 +141,7 @@ def test_recipe_has_the_same_requirements() -> None:
     assert run is not None
     assert re.findall(r"- (.*)", run[1]) == required
     assert f"    - {lines('options.entry_points', 'console_scripts')[0]}\n" in RECIPE
+    assert f'  summary: "{settings()["metadata"]["description"]}"\n' in RECIPE
 
 
 def test_each_declared_python_is_tested() -> None:

@@ -73,8 +73,9 @@ class BackgroundThread:
         while True:
             left_seconds = jobs[0][0] - time.monotonic() if jobs else 0.0
             try:
-                # A due job must not block here: get(timeout=0.0) of CPython 3.10 was seen to wait for ever.
-                message = self._inbox.get(block=left_seconds > 0, timeout=max(left_seconds, 0.0))
+                # A due job must not block here: get(timeout=0.0) of CPython 3.10 was seen to wait for ever. A look that
+                # does not block has no timeout: the class of gevent before 25.4 raises ValueError for one.
+                message = self._inbox.get(block=left_seconds > 0, timeout=left_seconds if left_seconds > 0 else None)
             except Empty:
                 if jobs:
                     # No variable may keep the job: the thread must not keep a queue alive that its user has dropped.

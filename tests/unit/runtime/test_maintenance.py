@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
+from queue import SimpleQueue, _PySimpleQueue  # type: ignore[attr-defined]
 from typing import Any
 
 import pytest
@@ -301,19 +301,28 @@ def test_a_finalizer_may_forget_wherever_it_interrupts_its_thread() -> None:
     assert maintenance._inbox.empty()
 
 
-def test_a_job_that_is_due_waits_for_nothing() -> None:
-    """The thread never waits with a timeout of 0, which may block for ever in some versions of Python."""
+@pytest.mark.parametrize("kind", [SimpleQueue, _PySimpleQueue])
+def test_a_job_that_is_due_waits_for_nothing(kind: Any) -> None:
+    """The thread never waits with a timeout of 0, which may block for ever in some versions of Python.
+
+    A look that does not wait has no timeout: the class that older versions of gevent put in place of ``SimpleQueue``
+    refuses one.
+    """
     waits: list[tuple[bool, float | None]] = []
 
-    class Inbox(SimpleQueue[Any]):
+    class Inbox(kind):  # type: ignore[misc]
         def get(self, block: bool = True, timeout: float | None = None) -> Any:
             waits.append((block, timeout))
             return super().get(block, timeout)
 
-    maintenance, done = BackgroundThread(), threading.Event()
+    maintenance, before = BackgroundThread(), set(threading.enumerate())
     maintenance._inbox = Inbox()
-    maintenance.submit(done.set)
-    assert done.wait(SECONDS)
+    soon, later = threading.Event(), threading.Event()
+    maintenance.submit(later.set, 0.01)
+    maintenance.submit(soon.set)
+    assert soon.wait(SECONDS) and later.wait(SECONDS)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(SECONDS)
     assert waits and all(timeout for block, timeout in waits if block)
 
 

@@ -87,15 +87,18 @@ crash: $(VENV)/test.installed
 search: $(VENV)/test.installed
 	$(PLAN) search --seed $(FIRST)
 
-# An environment for each, of a gigabyte, for classic sessions and those of Spark Connect.
+# An environment for each, of a gigabyte, for classic sessions and those of Spark Connect; and one for its client alone.
 sparks: $(SPARKS:%=$(VENV)/spark-%.tested)
 
 $(VENV)/spark-%.tested:
 	$(PYTHON) -m venv $(VENV)/spark-$*
 	$(VENV)/spark-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[test]' 'pyspark==$*.*'
+	$(PYTHON) -m venv $(VENV)/client-$*
+	$(VENV)/client-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[spark-client]' 'pyspark-client==$*.*'
 	-$(VENV)/spark-$*/bin/python -m tests.support.quick_spark
 	EVERY_PLACE=1 $(VENV)/spark-$*/bin/python -m tests.suites sparks $(OLD_SPARK)
-	SPARK_MODE=connect $(VENV)/spark-$*/bin/python -m tests.suites sparks-connect $(OLD_SPARK)
+	SPARK_MODE=connect SPARK_CLIENT_PYTHON=$(CURDIR)/$(VENV)/client-$*/bin/python \
+		$(VENV)/spark-$*/bin/python -m tests.suites sparks-connect $(OLD_SPARK)
 
 # The tests with Pythons that the machine lacks, in a folder with a Debian of its own: a quarter of an hour for each. It
 # needs root, debootstrap and unshare. What is there already is used again.

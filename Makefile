@@ -217,8 +217,9 @@ bounds: $(VENV)/bounds-lowest-direct.tested $(VENV)/bounds-highest.tested
 $(VENV)/bounds-%.tested: $(VENV)/release.installed
 	rm -rf $(VENV)/bounds-$*
 	$(RELEASE)/uv venv --quiet --python $(PYTHON) $(VENV)/bounds-$*
-	$(RELEASE)/uv pip install --quiet --python $(VENV)/bounds-$* --resolution $* --editable '.[test]'
+	$(RELEASE)/uv pip install --quiet --python $(VENV)/bounds-$* --resolution $* --editable '.[test,docs]'
 	$(VENV)/bounds-$*/bin/python -m tests.suites bounds $(TWO) --dist loadfile $(OLD_SPARK)
+	$(VENV)/bounds-$*/bin/python -m sphinx --fail-on-warning --keep-going -E -q -b html docs $(VENV)/bounds-$*/site
 
 perf: $(VENV)/test.installed
 	$(BIN)/python -m perf --results perf/results

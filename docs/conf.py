@@ -46,7 +46,7 @@ myst_fence_as_directive = ["mermaid"]
 copybutton_prompt_text = "$ "
 
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "special-members": "__len__"}
+autodoc_default_options = {"members": True}
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
@@ -98,6 +98,11 @@ def keep_sentence(_app: Sphinx, what: str, _name: str, _value: object, _options:
         lines[:0] = ["..", ""]
 
 
+def skips(_app: Sphinx, _what: str, name: str, *_: object) -> bool | None:
+    """Return False for ``__len__``. Sphinx 8 warns of each object that lacks it if it is an option of autodoc."""
+    return False if name == "__len__" else None
+
+
 def name_files(app: Sphinx, document: str, source: list[str]) -> None:
     """Replace links to files outside the site by the names of these files: the site has only its own pages."""
     above = Path(app.env.doc2path(document)).parent
@@ -117,6 +122,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("mermaid", Mermaid)
     app.connect("builder-inited", write_parts)
     app.connect("source-read", name_files)
+    app.connect("autodoc-skip-member", skips)
     app.connect("autodoc-process-signature", shown_signature)
     app.connect("autodoc-process-docstring", keep_sentence, priority=400)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -64,10 +64,14 @@ ENCLOSED_BYTES_MAX: Final = 64 * 1024 * 1024
 OTHER_CODEC: Final = "read it with the codec that encoded it, or with codecs.BYTES"
 """Advice about an item that cannot be decoded and that no session holds."""
 ON_HOLD: Final = (
-    "open the queue with the codec that encoded it; or consume it by flush(), or by task_done() of a queue.Queue; with "
-    "dead letters, reject(error, retry=False) moves it there"
+    "open the queue with the codec that encoded it, such as codecs.UNSAFE_PICKLE for pickled items; or consume it by "
+    "flush(), or by task_done() of a queue.Queue; with dead letters, reject(error, retry=False) moves it there"
 )
 """Advice about an item that cannot be decoded and that a session holds."""
+_OTHERS: Final = (
+    "to store other items, open the queue with codec=codecs.MessagePack(), codecs.UNSAFE_PICKLE, or one of your own"
+)
+"""Advice about an item that JSON or text cannot hold."""
 _NO_MEMORY: Final = "this process lacked memory, and the item may be intact: free some"
 
 
@@ -158,7 +162,7 @@ class _Text(_Named):
 
     def encode(self, item: str, /) -> bytes:
         if not isinstance(item, str):
-            raise TypeError(f"expected text, not {type(item).__name__}")
+            raise TypeError(f"expected text, not {type(item).__name__}: {_OTHERS}")
         return item.encode()
 
     def decode(self, data: bytes, /) -> str:
@@ -171,7 +175,11 @@ class _Json(_Named):
     name = "JSON"
 
     def encode(self, item: Any, /) -> bytes:
-        return json.dumps(item, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        try:
+            return json.dumps(item, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{error}: {_OTHERS}") from error
 
     def decode(self, data: bytes, /) -> Any:
         return json.loads(data)

@@ -36,7 +36,6 @@ from persistentqueue.workers import SharedQueue, SharedSubscription, connect_opt
 
 from ..faces.lifecycle import Lifecycle, T, oldest
 from ..faces.refusals import Consumer, UncopyableFace, consumer_of, need_maxsize
-from .json_codec import JSON
 from .missing_attributes import MissingAttributes
 from .mutex import Mutex
 
@@ -151,7 +150,7 @@ class Queue(MissingAttributes, UncopyableFace, queue.Queue[T]):
         path: StrPath,
         maxsize: int = 0,
         *,
-        codec: codecs.Codec[T] = JSON,
+        codec: codecs.Codec[T] = codecs.JSON,
         subscription: str | None = None,
         shared: bool = False,
         serve: Literal["auto", "never"] = "auto",

@@ -132,6 +132,26 @@ def test_what_cannot_be_encoded_is_not_in_the_session(tmp_path: Path, codec: cod
         assert queue.peek(10) == [good, good]
 
 
+@pytest.mark.parametrize(
+    ("codec", "item", "reason"),
+    [
+        (codecs.JSON, {1, 2}, "TypeError: Object of type set"),
+        (codecs.JSON, float("nan"), "ValueError: Out of range float"),
+        (codecs.JSON, "\ud800", "ValueError: 'utf-8' codec"),
+        (codecs.TEXT, b"bytes", "TypeError: expected text, not bytes"),
+    ],
+)
+def test_an_item_of_another_kind_names_other_codecs(
+    tmp_path: Path, codec: codecs.Codec[Any], item: Any, reason: str
+) -> None:
+    """The error for an item that JSON or text cannot hold names codecs that can, in a session and in a producer."""
+    text = f"{reason}.*: to store other items, open the queue with codec=.*UNSAFE_PICKLE"
+    with PersistentQueue(tmp_path, "typed", codec=codec) as queue, pytest.raises(CodecError, match=text):
+        queue.session().enqueue(item)
+    with Producer(tmp_path, "typed", codec=codec) as producer, pytest.raises(CodecError, match=text):
+        producer.enqueue(item)
+
+
 def test_bytes_are_as_they_are() -> None:
     """The codec ``BYTES`` encodes and decodes bytes to equal bytes."""
     assert codecs.decode(codecs.BYTES, codecs.encode(codecs.BYTES, b"ab")) == b"ab"

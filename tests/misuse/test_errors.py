@@ -346,9 +346,10 @@ def test_row_16_the_error_names_the_queue_and_the_item(tmp_path: Path) -> None:
             with pytest.raises(CodecError, match=rf"^{tmp_path}: item 3: Json cannot decode 1 byte: ") as one:
                 session.dequeue()
             told = (
-                "open the queue with the codec that encoded it; or consume it by flush(), or by task_done() of a queue"
+                "open the queue with the codec that encoded it, such as codecs.UNSAFE_PICKLE for pickled items; or "
+                "consume it by flush(), or by task_done() of a queue.Queue; with dead letters, "
             )
-            assert f": {told}.Queue; with dead letters, reject(error, retry=False) moves it there" in str(one.value)
+            assert f": {told}reject(error, retry=False) moves it there" in str(one.value)
             session.rollback()
         found = [(each.value.path, each.value.sequence, each.value.item) for each in (many, one)]
         assert found == [(str(tmp_path), 1, b"{"), (str(tmp_path), 3, b"]")]

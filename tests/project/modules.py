@@ -91,7 +91,7 @@ TABLE = (
     _folder("importers", "errors source chunks stacks tables recognition transfer __init__"),
     _folder("top faces", "prometheus scrapy", "Other interfaces to a queue, each in one module."),
     _folder("airflow", "waiting hook trigger sensor operator message_queue __init__"),
-    _folder("compat", "json_codec missing_attributes mutex standard_queue fifo __init__"),
+    _folder("compat", "missing_attributes mutex standard_queue fifo __init__"),
     _folder(
         "aio",
         "futures shared_session opening loop_bound flush_batcher item_waiter standard_queue_worker session calls "

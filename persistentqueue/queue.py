@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .core.encryption import Envelopes
-from .core.items import checked_count, checked_name, checked_session_name, checked_text, checked_timeout, checked_truth
+from .core.items import (
+    checked_count,
+    checked_name,
+    checked_session_name,
+    checked_stop,
+    checked_text,
+    checked_timeout,
+    checked_truth,
+)
 from .engine.context import Settings
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
@@ -382,12 +390,12 @@ class PersistentQueue(Uncopyable, Consumer[Session[T]], Generic[T]):
             True if an item is ready, or the next dequeue raises an error. False after a timeout or a stop.
 
         Raises:
-            ValueError: ``timeout`` is negative.
+            TypeError, ValueError: ``timeout`` or ``stop`` is not valid.
             ClosedError, BrokenQueueError: The queue is closed or broken.
             SubscriptionNotFoundError: The queue was made with ``fan_out``.
         """
         open_queue = self._open()
-        return open_queue.wait(open_queue.need_plain(), checked_timeout(timeout), stop)
+        return open_queue.wait(open_queue.need_plain(), checked_timeout(timeout), checked_stop(stop))
 
     def wake(self) -> None:
         """Make each ``wait`` of the queue and its subscriptions call its ``stop`` again.

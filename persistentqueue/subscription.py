@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 from .codecs import Codec, T, decode_each
-from .core.items import checked_timeout
+from .core.items import checked_stop, checked_timeout
 from .engine.reader import Reader
 from .misplaced_calls import MisplacedCalls
 from .pickling import Uncopyable, UncopyableBlock
@@ -153,7 +153,7 @@ class Subscription(Uncopyable, Consumer[Session[T]], Generic[T]):
             removed: the next dequeue raises that. False if the time is over or ``stop`` has ended the wait.
 
         Raises:
-            ValueError: If the timeout is negative or not a number.
+            TypeError, ValueError: If the timeout is negative or not a number, or ``stop`` is not a function.
             ClosedError: If the queue is closed, also during the wait.
             BrokenQueueError: If a sync or a write of the log has failed.
             ReentrantUseError: If the call interrupts another call of the queue in the same thread.
@@ -162,7 +162,7 @@ class Subscription(Uncopyable, Consumer[Session[T]], Generic[T]):
         Nothing becomes durable by the wait itself. For any thread.
         """
         self._open_queue.check()
-        return self._open_queue.wait(self._reader, checked_timeout(timeout), stop)
+        return self._open_queue.wait(self._reader, checked_timeout(timeout), checked_stop(stop))
 
     def browse(self, *, progress: Progress = None) -> Iterator[T]:
         """Iterate over the ready items of the subscription, in order, without holding or consuming them.

@@ -85,7 +85,7 @@ class DeadLetter:
             DeadLetterError: The bytes are not an envelope.
         """
         if not isinstance(envelope, bytes):
-            raise TypeError(f"an envelope must be bytes, not {type(envelope).__name__}")
+            raise TypeError(f"a dead letter must be decoded from bytes, not {type(envelope).__name__}")
         end = envelope.find(b"\n", 0, LINE_BYTES_MAX)
         if end < 0:
             raise DeadLetterError(f"a line of up to {LINE_BYTES_MAX} bytes", f"{envelope[:40]!r}")

@@ -104,6 +104,13 @@ def checked_timeout(timeout: float | None) -> float | None:
     return float(min(timeout, _LONGEST_SECONDS))  # a Decimal cannot be added to a time
 
 
+def checked_stop(stop: Callable[[], bool]) -> Callable[[], bool]:
+    """Return the function that ends a wait. Raises ``TypeError`` if it is none, before the wait comes to call it."""
+    if not callable(stop):
+        raise TypeError(f"stop must be a function, such as event.is_set, not {stop!r}")
+    return stop
+
+
 def checked_lock_timeout(timeout: object) -> float:
     """Return the seconds to wait for a lock, cut to the longest that can be added to a time. Raises ``TypeError`` and
     ``ValueError``, with the words of an opening."""
@@ -126,12 +133,14 @@ def as_bytes(item: Buffer) -> bytes:
     try:
         view = memoryview(item)
     except TypeError:
-        advice = ""
+        advice = "encode it, or open the queue with a codec for such items"
         if isinstance(item, str):
-            advice = ": encode it, or open the queue with codec=codecs.TEXT"
-        elif isinstance(item, dict | list | int | float | None):
-            advice = ": open the queue with codec=codecs.JSON"
-        raise TypeError(f"an item must be a bytes-like object, not {type(item).__name__}{advice}") from None
+            advice = "encode it, or open the queue with codec=codecs.TEXT"
+        elif isinstance(item, dict | int | float | None):
+            advice = "open the queue with codec=codecs.JSON"
+        elif isinstance(item, list | tuple):
+            advice = "use enqueue_many for several items, or open the queue with codec=codecs.JSON"
+        raise TypeError(f"an item must be a bytes-like object, not {type(item).__name__}: {advice}") from None
     if not (view.ndim or isinstance(item, bytes)) or view.format in _OBJECTS:
         raise TypeError(_not_bytes(item, view))
     if view.nbytes > ITEM_BYTES_MAX:

@@ -14,7 +14,15 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, cast
 
 from ..codecs import BYTES, Codec, T, decode_each
-from ..core.items import checked_count, checked_name, checked_session_name, checked_text, checked_timeout, checked_truth
+from ..core.items import (
+    checked_count,
+    checked_name,
+    checked_session_name,
+    checked_stop,
+    checked_text,
+    checked_timeout,
+    checked_truth,
+)
 from ..engine.context import Settings
 from ..engine.segment_use import SegmentUse
 from ..errors import (
@@ -402,7 +410,7 @@ class SharedQueue(Consumer[Session[T] | WorkerSession[T]], Generic[T]):
         Raises:
             ClosedError: If the queue is closed, also during the wait.
         """
-        return self._wait("", checked_timeout(timeout), stop)
+        return self._wait("", checked_timeout(timeout), checked_stop(stop))
 
     def wake(self) -> None:
         """Make each ``wait`` of this process call its ``stop`` again. For any thread."""
@@ -583,7 +591,7 @@ class SharedSubscription(Consumer[Session[T] | WorkerSession[T]], Generic[T]):
                 Default ``bool``: never stop.
         """
         try:
-            return self._queue._wait(self.name, checked_timeout(timeout), stop)
+            return self._queue._wait(self.name, checked_timeout(timeout), checked_stop(stop))
         except SubscriptionNotFoundError:  # the next dequeue raises it
             return True
 

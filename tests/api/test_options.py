@@ -198,7 +198,7 @@ def test_arguments_of_calls_are_named(tmp_path: Path) -> None:
                 TypeError,
                 "not str: encode it, or open the queue with codec=codecs.TEXT",
             ),
-            (lambda: letter.decode("text"), TypeError, "an envelope must be bytes, not str"),
+            (lambda: letter.decode("text"), TypeError, "a dead letter must be decoded from bytes, not str"),
         ]
         for call, error, text in wrong:
             with pytest.raises(error, match=re.escape(text)):

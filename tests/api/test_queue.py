@@ -120,16 +120,17 @@ def test_what_is_no_item(item: Any, open_queue: QueueFactory) -> None:
     [
         ("text", "str: encode it, or open the queue with codec=codecs.TEXT"),
         ({"order": 42}, "dict: open the queue with codec=codecs.JSON"),
-        ([1], "list: open the queue with codec=codecs.JSON"),
+        ([1], "list: use enqueue_many for several items, or open the queue with codec=codecs.JSON"),
+        ((b"a", b"b"), "tuple: use enqueue_many for several items, or open the queue with codec=codecs.JSON"),
         (5, "int: open the queue with codec=codecs.JSON"),
         (1.5, "float: open the queue with codec=codecs.JSON"),
         (True, "bool: open the queue with codec=codecs.JSON"),
         (None, "NoneType: open the queue with codec=codecs.JSON"),
-        (object(), "object"),
+        (object(), "object: encode it, or open the queue with a codec for such items"),
     ],
 )
 def test_the_error_for_what_is_no_item_names_the_codec(item: Any, advice: str, open_queue: QueueFactory) -> None:
-    """The error for an item without bytes names the codec that takes it, if the package has one."""
+    """The error for an item without bytes names the codec that takes it, and for several items the call."""
     with open_queue().session() as session, pytest.raises(TypeError) as caught:
         session.enqueue(item)
     assert str(caught.value) == f"an item must be a bytes-like object, not {advice}"

@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
+from threading import Event
 from types import MappingProxyType
 from typing import Any
 
@@ -216,6 +217,19 @@ def test_a_timeout_that_is_false_is_checked(tmp_path: Path, timeout: Any) -> Non
     """Each interface refuses a timeout that is no number, also one that counts as false."""
     answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: queue.session().dequeue(timeout)))
     assert answers == [f"TypeError: timeout must be None or a number of seconds, not {timeout!r}"] * 4
+
+
+@pytest.mark.parametrize("opening", [PersistentQueue, connect])
+def test_what_ends_a_wait_is_a_function(tmp_path: Path, opening: Callable[[Path, str], Any]) -> None:
+    """An event in place of its ``is_set`` is refused by each ``wait``, also while items are ready."""
+    with opening(tmp_path, "own") as queue:
+        subscription = queue.subscribe("a")
+        with queue.transaction() as session:
+            session.enqueue(b"ready")
+        for each in (queue, subscription):
+            with pytest.raises(TypeError, match=r"^stop must be a function, such as event\.is_set, not <.*Event"):
+                each.wait(stop=Event())
+            assert each.wait(stop=Event().is_set)
 
 
 def test_no_items_need_no_consumer(tmp_path: Path) -> None:

@@ -440,7 +440,7 @@ class PersistentQueue(Uncopyable, QueueCalls[Session[T], T]):
         return self._core
 
     def _check_loop(self) -> None:
-        if asyncio.get_running_loop() is not self._loop:
+        if asyncio._get_running_loop() is not self._loop:  # None in a thread without a loop
             raise other_loop(f"{self!r} belongs to the event loop in which it was opened, not to this one")
 
 

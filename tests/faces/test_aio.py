@@ -557,7 +557,7 @@ def test_closing_ends_who_waits(place: Path) -> None:
 
 
 def test_another_loop(place: Path) -> None:
-    """A queue belongs to the loop in which it was opened; after a close, another loop may open it."""
+    """A queue belongs to the loop in which it was opened, also for a plain call; after a close, another may open it."""
     queue = aio.PersistentQueue[bytes](place)
 
     async def use() -> None:
@@ -580,6 +580,8 @@ def test_another_loop(place: Path) -> None:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(begin())
     run(too_late())
+    with pytest.raises(RuntimeError, match="belongs to the event loop"):
+        len(queue)  # in no event loop
     loop.run_until_complete(queue.close())
     loop.close()
     with PersistentQueue(place) as core:

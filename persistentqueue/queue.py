@@ -175,7 +175,7 @@ class PersistentQueue(Uncopyable, Consumer[Session[T]], Generic[T]):
     child, methods raise ``ClosedError``. A re-entrant call raises ``ReentrantUseError``.
     """
 
-    _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look; or pass connect().handle()"
+    _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look; or pass a queue of connect()"
     _in_child = "the queue belongs to the parent process: open it in the child after the parent closed it"
     _open_queue: OpenQueue | None = None
     _retries: Retries | None = None

@@ -493,8 +493,8 @@ class Session(SessionState[T]):
                 session.enqueue(b"one")
                 session.flush()  # durable, and visible to other sessions
 
-        The transaction contains the enqueued items, the consumption of the dequeued items, the rejections and the
-        marker.
+        The transaction contains the enqueued items, the rejections, the marker, and the consumption of every item that
+        the session holds. After work that has failed, call ``rollback`` or ``reject`` first, or its item is consumed.
 
         Args:
             marker: A tuple ``(name, version)`` to record with the transaction; None (the default) records nothing. The

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
 E = TypeVar("E", bound=Exception)
 R = TypeVar("R")
 
+IN_CHILD: Final = (
+    "the queue belongs to the parent process: open it in the child after the parent closed it, or use connect() in both"
+)
+"""Why a queue is closed in a forked child, and what to do there."""
 _PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
 """Types of attributes that ``pickle`` always accepts; they are not tested."""
 

@@ -40,7 +40,7 @@ from .options import (
     for_dead_letters,
     settings_of,
 )
-from .pickling import Uncopyable
+from .pickling import IN_CHILD, Uncopyable
 from .recovery.opening import announce, open_store
 from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained, Maintenance
@@ -176,7 +176,7 @@ class PersistentQueue(Uncopyable, Consumer[Session[T]], Generic[T]):
     """
 
     _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look; or pass a queue of connect()"
-    _in_child = "the queue belongs to the parent process: open it in the child after the parent closed it"
+    _in_child = IN_CHILD
     _open_queue: OpenQueue | None = None
     _retries: Retries | None = None
     _dead_letters: PersistentQueue[bytes] | None = None

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from persistentqueue import ClosedError
 from persistentqueue.options import Options
+from persistentqueue.pickling import IN_CHILD
 from persistentqueue.system.disk import StrPath, abspath
 
 Q = TypeVar("Q")
@@ -41,9 +42,7 @@ def closed(path: str) -> ClosedError:
 
 def in_child(path: str) -> ClosedError:
     """Return the error of a call in a forked child."""
-    return ClosedError(
-        f"{path}: the queue belongs to the parent process: open it in the child after the parent closed it"
-    )
+    return ClosedError(f"{path}: {IN_CHILD}")
 
 
 def not_open(path: str) -> ClosedError:

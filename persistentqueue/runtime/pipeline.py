@@ -32,7 +32,7 @@ from ..core.items import checked_timeout
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError, PrecedingFlushError, ReentrantUseError
 from ..interrupts.locks import Condition, Lock
-from ..pickling import Uncopyable
+from ..pickling import IN_CHILD, Uncopyable
 from ..system.disk import after_fork_in_child
 from ..system.event_log import LOGGER
 
@@ -684,8 +684,7 @@ def _finish_all() -> None:
 
 def _abandon_all() -> None:
     for pipeline in _ALIVE.copy():
-        reason = "the queue belongs to the parent process: open it in the child after the parent closed it"
-        pipeline.abandon(f"{pipeline.directory}: {reason}")
+        pipeline.abandon(f"{pipeline.directory}: {IN_CHILD}")
     _ALIVE.clear()
 
 

@@ -27,6 +27,7 @@ import pytest
 import persistentqueue
 from persistentqueue import (
     BrokenQueueError,
+    ClosedError,
     CodecError,
     CopiedQueueError,
     CorruptionError,
@@ -309,6 +310,25 @@ def test_row_15_a_pool_says_what_to_do_with_a_queue(tmp_path: Path) -> None:
         assert pool.map(abs, [-1]) == [1]
         pool.close()
         pool.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_row_15_a_forked_process_says_what_to_do_with_a_queue(tmp_path: Path) -> None:
+    """A queue that a forked process has inherited raises an error with the two ways to use it there."""
+    with PersistentQueue(tmp_path) as queue:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                queue.session()
+            except ClosedError as error:
+                os.write(writing, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read().endswith(b": open it in the child after the parent closed it, or use connect() in both")
 
 
 def _key(key_id: str) -> bytes:

@@ -240,10 +240,11 @@ def traced(call: Callable[[], object], target: tuple[Place, int] | None) -> Trac
     return tracer
 
 
-def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) -> None:
+def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]], waiting: int = 0) -> None:
     """Raise ``ViolationError`` unless the queue is idle.
 
-    No lock may be taken, and no thread may wait. Each held item must have been given to the caller of its session.
+    No lock may be taken, and no thread may wait, except for those ``waiting`` for room. Each held item must have been
+    given to the caller of its session.
     """
     group = queue._open_queue
     assert group is not None
@@ -261,7 +262,8 @@ def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) 
     require(line.leader is None and len(line) == 0, "a thread seems to stand in the line")
     if queue.closed:
         return
-    require(group._waiters.count == 0 and not group._room_waiters.taken, "a thread seems to wait")
+    waits = group._waiters.count, len(group._room_waiters.taken)
+    require(waits == (0, waiting), f"threads seem to wait, for items and for room: {waits}")
     require(group._store.broken is None, f"the queue is broken: {group._store.broken!r}")
     given = 0
     for session in sessions:
@@ -275,12 +277,12 @@ def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) 
     require(queue.stats().held == given, f"{queue.stats().held} items on hold, {given} of them given to a session")
 
 
-def await_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) -> None:
+def await_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]], waiting: int = 0) -> None:
     """Raise ``ViolationError`` unless the queue gets idle within a minute: a thread of its own may be at work in it."""
     deadline = time.monotonic() + _IDLE_SECONDS
     while True:
         try:
-            require_idle(queue, sessions)
+            require_idle(queue, sessions, waiting)
         except ViolationError:
             if time.monotonic() > deadline:
                 raise
@@ -313,7 +315,7 @@ def _interrupt(world: World, scenario: Scenario, target: tuple[Place, int] | Non
         return tracer.seen  # this time the call did not reach the place
     for queue in world.queues.values():
         threads = pipelines_of(queue._open_queue)  # without them, nothing is under way behind the call
-        (await_idle if threads else require_idle)(queue, world.sessions)
+        (await_idle if threads else require_idle)(queue, world.sessions, case.waiting)
     case.again()
     for session in world.sessions:
         session.close()

@@ -87,6 +87,8 @@ class Case(NamedTuple):
     call: Callable[[], object]
     again: Callable[[], object]
     may_hold: Sequence[dict[str, list[bytes]]]
+    waiting: int = 0
+    """Number of threads that wait for room between the calls."""
 
 
 Scenario = Callable[[World], Case]
@@ -146,7 +148,7 @@ def _call_back(world: World) -> Case:
         queue.clear()
         assert ticket.result(60) and called[-1:] == [ticket]
 
-    return Case(lambda: ticket.add_done_callback(bool), again, [{"q": [B]}])
+    return Case(lambda: ticket.add_done_callback(bool), again, [{"q": [B]}], waiting=1)
 
 
 def _dequeue(world: World, count: int, is_cold: bool = False, **settings: Any) -> Case:

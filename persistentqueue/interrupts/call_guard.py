@@ -301,7 +301,11 @@ def exclusively(sessions: Sequence[SessionCalls], call: Callable[[], T]) -> T:
         result = call()
         end_all(taken)
     except BaseException:
-        any(tear)  # one call of C code: if the shield is interrupted before it begins, the next calls clean up
+        try:
+            any(tear)  # one call of C code: if the shield is interrupted before it begins, the next calls clean up
+        except RecursionError:  # the stack has no room for calls
+            for session in taken:
+                session._busy = TORN
         shielded(partial(_end_all_torn, taken))
         raise
     else:

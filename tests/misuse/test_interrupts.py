@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
-from persistentqueue import BrokenQueueError, PersistentQueue, Producer, Session, aio
+from persistentqueue import BrokenQueueError, PersistentQueue, Producer, Session, aio, transaction
 from persistentqueue.aio.item_waiter import Watcher
 from persistentqueue.interrupts.call_guard import FREE_THREADED
 from persistentqueue.interrupts.locks import Lock
@@ -366,3 +366,20 @@ def test_row_03_a_leader_that_finds_the_stack_full_hands_on(tmp_path: Path, room
             each.join(SECONDS)
             assert not each.is_alive()
         assert len(queue) in {3, 4}
+
+
+@pytest.mark.parametrize("room", range(1, 12))
+def test_row_03_a_flush_of_several_queues_that_finds_the_stack_full(tmp_path: Path, room: int) -> None:
+    """A flush over several queues that a ``RecursionError`` ends at any depth leaves its sessions usable."""
+
+    def run() -> None:
+        """Flush where the stack is nearly full, and then where it is not."""
+        with PersistentQueue(tmp_path, "one") as one, PersistentQueue(tmp_path, "two") as two:
+            with transaction(one, two) as (first, second):
+                first.enqueue(b"item")
+                second.enqueue(b"item")
+                with_room(room, first.flush)
+                first.flush()
+            assert list(one.browse()) == list(two.browse()) == [b"item"]
+
+    in_thread(run)

@@ -601,8 +601,8 @@ class OpenQueue(ClosableQueue):
         if transaction.runs or transaction.pieces:
             try:
                 self._discard_whole(transaction)
-            except RecursionError:  # the next call of the queue does it
-                self._abandoned.append(transaction)
+            except RecursionError:
+                self.abandon(transaction)
                 raise
         else:
             transaction.items = []
@@ -683,15 +683,21 @@ class OpenQueue(ClosableQueue):
             self._waiters.wake_all()
 
     def abandon(self, transaction: Transaction) -> None:
-        """Discard the transaction from a finalizer, which may run while its own thread holds the mutex."""
-        self._abandoned.append(transaction)
-        if self.closed is None and self.mutex.acquire(blocking=False):
-            self.mutex.release()
-            self._discard_abandoned()
-        elif self.closed is None:
-            # Another thread waits for the mutex, since a consumer may wait for these items, and no other call may come.
-            with suppress(RuntimeError):  # no more threads: the next call discards it
-                _thread.start_new_thread(self._discard_abandoned, ())
+        """Discard the transaction from a finalizer, which may run while its own thread holds the mutex, or where the
+        stack is full."""
+        self._abandoned += (transaction,)  # no call, for which the stack may have no room
+        if self.closed is not None:
+            return
+        try:
+            if self.mutex.acquire(blocking=False):
+                self.mutex.release()
+                self._discard_abandoned()
+                return
+        except RecursionError:  # a new thread has an empty stack
+            pass
+        # If another thread holds the mutex, a consumer may wait for these items, and no other call may come.
+        with suppress(RuntimeError):  # no more threads: a later call discards it
+            _thread.start_new_thread(self._discard_abandoned, ())
 
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed. Discard what dropped sessions have left behind."""

@@ -188,14 +188,13 @@ class SessionState(SessionCalls, Generic[T]):
 
     def _roll_back(self, following: Transaction | None) -> None:
         """Discard the transaction of the session and put ``following`` in its place."""
-        if self._transaction is not None:
-            transaction, self._transaction = self._transaction, following
+        transaction = self._transaction
+        if transaction is not None:
+            self._note(transaction)  # first: if the stack is full, the session keeps what it has
+            self._transaction = following
             try:
-                self._note(transaction)
                 self._discard(transaction)
-            except BaseException:
-                # As a finalizer does: the next call of the queue discards the rest.
-                self._note(transaction)
+            except BaseException:  # as a finalizer does
                 self._open_queue.abandon(transaction)
                 raise
 

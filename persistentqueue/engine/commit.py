@@ -332,18 +332,16 @@ class Committer:
             return
 
         def finish() -> None:
-            """Write the frame again, then release the pins of the group and do step 4 from the log."""
-            append_again()
-            self._segments.unlogged, self._segments.touched = [], set()
-            with self._mutex:
-                for transaction in group:
-                    self._segments.unpin(piece.segment for piece in transaction.pieces)
-                self._settle(group)
+            """Unless step 4 is done, write the frame again, release the pins of the group, and do it from the log."""
+            if not all(transaction.settled for transaction in group):
+                append_again()
+                self._segments.unlogged, self._segments.touched = [], set()
+                with self._mutex:
+                    for transaction in group:
+                        self._segments.unpin(piece.segment for piece in transaction.pieces)
+                    self._settle(group)
             self.is_unfinished = False
 
-        if all(transaction.settled for transaction in group):
-            self.is_unfinished = False
-            return
         self._shielded(finish)
 
     # --- the short way -----------------------------------------------------------------------------------------------

@@ -195,16 +195,16 @@ class GroupCommit:
 
         A follower that the leader has taken along waits for its outcome and wakes the next follower.
         """
-        brought = set(map(id, transactions))
+        brought = set(transactions)
         with self._mutex:
-            left = [member for member in self._waiting if brought.isdisjoint(map(id, member.transactions))]
+            left = [member for member in self._waiting if brought.isdisjoint(member.transactions)]
             if len(left) < len(self._waiting):
                 self._waiting = left
                 return
-            under_way = [member for member in self._followers if not brought.isdisjoint(map(id, member.transactions))]
+            under_way = [member for member in self._followers if not brought.isdisjoint(member.transactions)]
         for member in under_way:
             member.turn.acquire()
         with self._mutex:
-            if self.leader is not None and not brought.isdisjoint(map(id, self.leader)):
+            if self.leader is not None and not brought.isdisjoint(self.leader):
                 self._hand_on()
         self._tell_next()

@@ -59,8 +59,6 @@ _LOOKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME", "JUMP_ABSOLU
 """Prefixes of the names of instructions after which CPython checks for signals."""
 _CALLS_NOTHING = "CALL_INTRINSIC"
 """Prefix of the names of instructions that are no calls."""
-_TRACES_NO_START = sys.version_info < (3, 12)
-"""Whether the first instruction of a function, after which CPython looks for signals, is not traced as such."""
 _CLAIMING = {
     each.__code__
     for each in (Exclusive._begin, Exclusive._claims, Exclusive._claimed, SessionCalls._begin, SessionCalls._claims)
@@ -164,7 +162,7 @@ class Tracer:
         frame.f_trace, frame.f_trace_lines = self._step, False
         for traces in (False, True):  # Python 3.13 traces the opcodes of a frame with a function, and when this changes
             frame.f_trace_opcodes = traces
-        if _TRACES_NO_START and frame.f_lasti == _start(frame.f_code):
+        if frame.f_lasti == _start(frame.f_code):  # no opcode event comes for it
             self._look(Place(frame.f_code, max(frame.f_lasti, 0)))
         return self._step
 

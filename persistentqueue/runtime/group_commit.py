@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from operator import methodcaller
 
 from ..engine.transaction import Transaction
 from ..errors import PersistentQueueError
@@ -69,8 +68,7 @@ class GroupCommit:
         """Turns of the followers that are finished and were not woken yet."""
         # Taking the first turn and releasing it is one call of C, so no interruption comes in between. Both need the
         # same room on the stack, so that no turn is taken and not released.
-        taken = iter(partial(methodcaller("popleft"), self._done), None)
-        self._told = map(methodcaller("release"), taken)
+        self._told = map(type(threading.Lock()).release, iter(self._done.popleft, None))
         self.leader: Sequence[Transaction] | None = None
         """Transactions that the present leader has brought; None while no thread writes. Read-only outside this class.
         """

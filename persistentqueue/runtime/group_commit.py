@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from operator import methodcaller
 
 from ..engine.transaction import Transaction
 from ..errors import PersistentQueueError
@@ -66,9 +67,10 @@ class GroupCommit:
         """Followers of the present leader."""
         self._done: deque[threading.Lock] = deque()
         """Turns of the followers that are finished and were not woken yet."""
-        # Taking the first turn and releasing it is one call of C, so no interruption comes in between. Both need the
-        # same room on the stack, so that no turn is taken and not released.
-        self._told = map(type(threading.Lock()).release, iter(self._done.popleft, None))
+        # Taking the first turn and releasing it is one call of C, so no interruption comes in between. By ``__call__``
+        # both need the same room on the stack, so no turn is taken and not released.
+        taken = iter(self._done.popleft.__call__, None)  # type: ignore[operator]  # mypy does not know the attribute
+        self._told = map(methodcaller("release"), taken)
         self.leader: Sequence[Transaction] | None = None
         """Transactions that the present leader has brought; None while no thread writes. Read-only outside this class.
         """

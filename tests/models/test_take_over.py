@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.parts import in_part
+
 MODEL = Path(__file__).with_name("take_over.pml")
 MISSING = [name for name in ("spin", "gcc") if which(name) is None]
 LARGE = os.environ.get("LARGE_MODELS") == "1"
@@ -139,7 +141,7 @@ def test_promises_hold(tmp_path: Path, bounds: Bounds) -> None:
 
 
 @large
-@pytest.mark.parametrize("bounds", LARGER.values(), ids=LARGER)
+@pytest.mark.parametrize("bounds", [pytest.param(LARGER[name], id=name) for name in in_part([*LARGER])])
 def test_promises_hold_within_larger_bounds(tmp_path: Path, bounds: Bounds) -> None:
     """No run breaks a promise with more items, and with more that happens in one run."""
     faults, states = search(tmp_path, bounds)
@@ -148,7 +150,7 @@ def test_promises_hold_within_larger_bounds(tmp_path: Path, bounds: Bounds) -> N
 
 
 @pytest.mark.parametrize(
-    "bounds", [Bounds(), *(pytest.param(each, marks=large, id=name) for name, each in SMALL.items())]
+    "bounds", [Bounds(), *(pytest.param(SMALL[name], marks=large, id=name) for name in in_part([*SMALL]))]
 )
 def test_each_call_returns(tmp_path: Path, bounds: Bounds) -> None:
     """No run is endless, and each run ends where nothing is forgotten: each worker learns the outcome of its flush."""

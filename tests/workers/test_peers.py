@@ -344,10 +344,7 @@ def test_failure_of_one_call_ends_one_connection(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_failure_of_the_thread_ends_all_connections(
-    queue: PersistentQueue,
-    shared: SharedQueue[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    queue: PersistentQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the thread that serves has failed, workers get an error and do not wait for ever. The owner's queue works."""
 
@@ -355,7 +352,7 @@ def test_failure_of_the_thread_ends_all_connections(
         raise KeyError("a bug")
 
     put(queue, b"one")
-    with shared.session() as session:
+    with connect(queue.path, queue.name, serve="never", lock_timeout=5.0) as shared, shared.session() as session:
         assert session.dequeue() == b"one"
         monkeypatch.setattr(Server, "_answer", fail)
         with pytest.raises(NotServedError):

@@ -442,6 +442,7 @@ def test_a_failed_maintenance_lets_an_idle_queue_tidy_up(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If maintenance fails, as it does on a full disk, the tidying of the idle queue is due all the same."""
+    monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     queue = open_queue()
     jobs: list[Callable[[], None]] = []
     put(queue, b"x")

@@ -4,13 +4,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# What tests need that start Spark, for a fast start: see tests/support/quick_spark.py. And the tests, compiled.
-READY := $(VENV)/test.installed $(VENV)/spark/classes.jsa $(VENV)/tests.compiled
+# What the tests need, and the tests, compiled. Those that start Spark also need a fast start: tests/support/quick_spark.py.
+READY := $(VENV)/test.installed $(VENV)/tests.compiled
+READY_FOR_SPARK := $(READY) $(VENV)/spark/classes.jsa
 # Tests make and delete hundreds of thousands of files: on some disks each takes half a millisecond. The other targets use the disk.
 IN_MEMORY = $(or $(shell { test $$(df --output=avail /dev/shm | tail -n 1) -gt 4000000 && echo /dev/shm; } 2>/dev/null),/tmp)
 # Processes of pytest. One that crashes ends the run: pytest-xdist may wait for ever for the one that replaces it.
 FOUR := -n 4 --max-worker-restart 0
-THREE := -n 3 --max-worker-restart 0
 TWO := -n 2 --max-worker-restart 0
 
 # Which tests a target runs: tests/suites.py has the tables.
@@ -45,26 +45,26 @@ demo: $(VENV)/examples.installed
 
 test: export TMPDIR ?= $(IN_MEMORY)
 test: $(READY)
-	$(SUITE) test $(THREE) --dist loadfile --no-loadscope-reorder
+	$(SUITE) test $(FOUR) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m coverage report --fail-under=100
 	$(PLAN) minute
 
-long: $(READY)
+long: $(READY_FOR_SPARK)
 	$(SUITE) long $(FOUR) --dist loadfile --no-loadscope-reorder
 
-flights: $(READY)
+flights: $(READY_FOR_SPARK)
 	EVERY_PLACE=1 $(SUITE) flights $(TWO) --dist loadfile
 
 # Spark, of which every process is killed at every place, one after the other: 52 of them. And pipelines of stages.
 # With PARTS=3 it takes one place in three, and with each commit others.
 kills: export PART := $(COMMITS)
 kills: export PARTS ?= 1
-kills: $(READY)
+kills: $(READY_FOR_SPARK)
 	EVERY_PLACE=1 $(SUITE) kills $(TWO) --dist load --no-loadscope-reorder
 	SPARK_MODE=connect $(SUITE) kills-connect $(TWO) --dist load
 
 # The pipeline of ten stages on Spark, whose driver is killed with its Java at each place, and 200 times at random: hours.
-kills-pipeline: $(READY)
+kills-pipeline: $(READY_FOR_SPARK)
 	KILLS=200 $(SUITE) kills-pipeline $(TWO) --dist load -s -o faulthandler_timeout=0
 
 # Models of protocols, whole within their bounds, and the bugs that are planted in them. It needs spin and gcc. With
@@ -158,7 +158,7 @@ $(DEBIAN).made $(FREE).made: $(VENV)/debian-%.made:
 # hand-offs in classic sessions are here as well: make flights has others.
 connect: export SPARK_MODE := connect
 connect: export SPARK_CLIENT_PYTHON := $(CURDIR)/$(VENV)/client/bin/python
-connect: $(READY) $(VENV)/client.made
+connect: $(READY_FOR_SPARK) $(VENV)/client.made
 	EVERY_PLACE=1 $(SUITE) connect $(TWO) --dist load --no-loadscope-reorder
 	SPARK_MODE= EVERY_PLACE=1 $(SUITE) hand-offs $(TWO) --dist load
 
@@ -168,7 +168,7 @@ $(VENV)/client.made: setup.cfg
 	touch $@
 
 # Airflow, a declarative pipeline of Spark, and a stream over several queues that is killed around a commit.
-neighbours: airflow $(READY)
+neighbours: airflow $(READY_FOR_SPARK)
 	$(SUITE) neighbours $(TWO) --dist load
 	SPARK_MODE=connect $(SUITE) declarative
 

@@ -77,9 +77,10 @@ _CONNECTED = (
 _SPARK = f"spark/java {_CONNECTED}"
 APART = {
     "long": Suite(
-        # First, since some take a minute: streams of Spark, the code of the documentation, rehearsals of make perf.
-        "spark/batches spark/java spark/rows spark/stream spark/typed_rows project/documents_spark project/pages "
-        "perf/tests/perf perf/tests/worker_processes "
+        # First, since some take a minute: all that starts Spark, the code of the documentation, rehearsals of make perf.
+        "spark/batches spark/handoff spark/java spark/pipeline_on_spark spark/rows spark/several_machines spark/source "
+        "spark/stream spark/typed_rows spark/workers project/documents_spark project/pages perf/tests/perf "
+        "perf/tests/worker_processes "
         # The tests of other queues, on each Python there is, and a crawl.
         "peers/asked peers/asyncio peers/coming_from peers/cpython peers/persistqueue peers/queuelib faces/scrapy "
         # The command line in a process of its own for each verb, a terminal, a browser, importers.

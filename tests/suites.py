@@ -77,7 +77,7 @@ _CONNECTED = (
 _SPARK = f"spark/java {_CONNECTED}"
 APART = {
     "long": Suite(
-        # First, since some take a minute: all that starts Spark, the code of the documentation, rehearsals of make perf.
+        # First, since some take a minute: tests that start Spark, code of the documentation, rehearsals of make perf.
         "spark/batches spark/handoff spark/java spark/pipeline_on_spark spark/rows spark/several_machines spark/source "
         "spark/stream spark/typed_rows spark/workers project/documents_spark project/pages perf/tests/perf "
         "perf/tests/worker_processes "

@@ -6,6 +6,12 @@ import errno
 
 from .base import PersistentQueueError
 
+_REMEDIES = {
+    errno.EDQUOT: "free some space, or raise the quota",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+}
+"""Remedies for error numbers; the other numbers have that of their class."""
+
 
 class ResourceError(PersistentQueueError):
     """The operating system lacks a resource that the call needs.
@@ -31,8 +37,7 @@ class ResourceError(PersistentQueueError):
     ) -> None:
         self.path: str = path
         self.errno: int = errno
-        if remedy is not None:
-            self.remedy = remedy
+        self.remedy = remedy or _REMEDIES.get(errno, self.remedy)
         super().__init__(f"{path}: {reason}; nothing was committed: {self.remedy}, {advice}")
 
 

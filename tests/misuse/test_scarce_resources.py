@@ -122,6 +122,7 @@ def test_row_12_one_error_for_each_thing_to_do(code: int, lack: type[ResourceErr
         assert (error.path, error.errno) == ("/q/data", code)
         assert str(error).startswith("/q/data: ")
         assert str(error).endswith(f"nothing was committed: {error.remedy}, then flush again")
+        assert ("ulimit -f" in error.remedy, "quota" in error.remedy) == (code == errno.EFBIG, code == errno.EDQUOT)
 
 
 class Few:

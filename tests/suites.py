@@ -88,8 +88,8 @@ APART = {
         "faces/cli_worker "
         "faces/importers "
         # Other surroundings, other users, hostile files of any size, calls that lack something or are interrupted.
-        "misuse/command_line misuse/large_inboxes misuse/scarce_calls misuse/shared_inboxes misuse/surroundings "
-        "unit/storage/locations "
+        "misuse/command_line misuse/interrupts misuse/large_inboxes misuse/scarce_calls misuse/shared_inboxes "
+        "misuse/surroundings unit/storage/locations "
         # Several processes, and kills of one, of many and of imports.
         "durability/compat_killed durability/import_killed durability/processes durability/producers_killed "
         "durability/several_killed examples/async_workers examples/fan_out faces/compat_shared "
@@ -154,8 +154,8 @@ ONE_JAVA = (
 )
 """Tests with the fixture ``spark``: one process runs them. Its start takes ten seconds and one gibibyte."""
 DIVIDED = (
-    "durability/campaigns durability/failing_closes durability/syscalls misuse/interrupts unit/engine/store "
-    "unit/recovery/repair unit/recovery/replay"
+    "durability/campaigns durability/failing_closes durability/syscalls unit/engine/store unit/recovery/repair "
+    "unit/recovery/replay"
 )
 """Modules that take longest, and whose tests share nothing: the last process would be busy with one alone."""
 

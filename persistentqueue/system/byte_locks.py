@@ -19,6 +19,7 @@ except ImportError:  # pragma: no cover - not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
 from .disk import LOWEST_DESCRIPTOR
+from .path_errors import is_of_handler
 
 _GET: Final = getattr(fcntl, "F_OFD_GETLK", 0)
 _SET: Final = getattr(fcntl, "F_OFD_SETLK", 0)
@@ -58,7 +59,11 @@ class LockFile:
             if not self._fds and not self._open():
                 return False
             self._set(_LOCKED, offset)
-        except (OSError, IndexError):  # the system lacks something, the byte is locked, or the file was abandoned
+        except OSError as error:  # the system lacks something, or the byte is locked
+            if is_of_handler(error):
+                raise
+            return False
+        except IndexError:  # the file was abandoned
             return False
         return True
 

@@ -38,7 +38,7 @@ from ..errors import (
     QueueNotFoundError,
     TooManyFilesError,
 )
-from .path_errors import ABSENT
+from .path_errors import ABSENT, is_of_handler
 
 try:
     import fcntl
@@ -410,7 +410,8 @@ def _reach(call: Callable[..., T], path: str, *arguments: object) -> T:
         try:
             return call(path.rest, *arguments, dir_fd=fd)
         except OSError as error:
-            error.filename = str(path)
+            if not is_of_handler(error):
+                error.filename = str(path)
             raise
 
 

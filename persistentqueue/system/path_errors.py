@@ -47,6 +47,12 @@ def may_pass(error: OSError | PersistentQueueError) -> bool:
     return isinstance(error, MemoryShortageError) or (isinstance(error, OSError) and not is_out_of_reach(error))
 
 
+def is_of_handler(error: OSError) -> bool:
+    """Return whether a signal handler of the program has raised the error, such as a ``TimeoutError`` of an alarm, and
+    no call of the system: those give a number."""
+    return error.errno is None
+
+
 def is_no_plain_file(error: OSError) -> bool:
     """Return whether an opening has failed because something else than a plain file has the path."""
     return error.errno in _NO_PLAIN_FILE

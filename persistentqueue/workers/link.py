@@ -29,6 +29,7 @@ from ..serving.protocol import (
     encode,
 )
 from ..system.disk import after_fork_in_child
+from ..system.path_errors import is_of_handler
 from ..system.sockets import NO_SIGNAL, Socket, cut
 
 _RECEIVE_BYTES = 64 * 1024
@@ -167,6 +168,8 @@ class Link:
                 # One call of C code: an interruption comes before the bytes, or finds them in the list.
                 next(map(received.append, map(self._socket.recv, (_RECEIVE_BYTES,))))
             except OSError as error:
+                if is_of_handler(error):
+                    raise
                 raise self._lost(bool(going.sent)) from error
             if not received[-1]:
                 raise self._lost(bool(going.sent))
@@ -181,6 +184,8 @@ class Link:
             except BrokenPipeError:  # the owner has ended the connection, perhaps with an answer
                 return
             except OSError as error:
+                if is_of_handler(error):
+                    raise
                 raise self._lost(bool(going.sent)) from error
 
     def _lost(self, was_sent: bool = True) -> LinkLostError:

@@ -1,0 +1,97 @@
+"""An alarm whose handler raises ``TimeoutError``, the usual way to bound the time of a call.
+
+That is an ``OSError``, although no call of the system has failed.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from persistentqueue import PersistentQueue, connect
+from persistentqueue.system import disk
+from persistentqueue.system.byte_locks import LockFile
+from persistentqueue.system.disk import below
+from tests.conftest import QueueFactory
+from tests.support.limits import SECONDS
+
+
+def ring(_signal: int, _frame: FrameType | None) -> None:
+    """Raise as handlers of programs do: without a number of the system."""
+    raise TimeoutError("the alarm")
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[], object]]:
+    """Return a function that sets the alarm."""
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        yield partial(signal.setitimer, signal.ITIMER_REAL, 0.05)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(params=["owner", "worker"])
+def queue(request: pytest.FixtureRequest, open_queue: QueueFactory) -> Iterator[Any]:
+    """Return a queue for one item, of its owner and of a worker."""
+    owned: PersistentQueue = open_queue(serve=True, max_items=1, full="block")
+    if request.param == "owner":
+        yield owned
+    else:
+        with connect(owned.path, owned.name, serve="never") as shared:
+            yield shared
+
+
+def test_an_alarm_ends_a_wait_for_an_item(queue: Any, alarm: Callable[[], object]) -> None:
+    """The error of the handler comes out of the wait, and the session keeps what it had enqueued."""
+    with queue.session() as session:
+        session.enqueue(b"kept")
+        alarm()
+        with pytest.raises(TimeoutError, match=r"^the alarm$"):
+            session.dequeue(timeout=SECONDS)
+        assert session.flush()
+        assert session.dequeue() == b"kept"
+        session.rollback()
+
+
+def test_an_alarm_ends_a_wait_for_room(queue: Any, alarm: Callable[[], object]) -> None:
+    """The error of the handler comes out of the flush, which has committed nothing and can be made again."""
+    with queue.session() as session, queue.session() as other:
+        other.enqueue(b"first")
+        other.flush()
+        session.enqueue(b"second")
+        alarm()
+        with pytest.raises(TimeoutError, match=r"^the alarm$"):
+            session.flush(timeout=SECONDS)
+        assert other.dequeue() == b"first"
+        other.flush()
+        assert session.flush()
+        assert queue.peek() == [b"second"]
+
+
+def test_an_alarm_in_a_call_of_the_system_gets_no_path() -> None:
+    """An error of the handler keeps its text: the path of the call has nothing to do with it."""
+    root: Any = nullcontext(0)
+    path = below("/queues/orders/inbox", root, "inbox")
+    with pytest.raises(TimeoutError, match=r"^the alarm$") as caught:
+        disk._reach(lambda *_, dir_fd: ring(0, None), path)
+    assert caught.value.filename is None
+
+
+def test_an_alarm_is_no_lock_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of the handler comes out of an attempt to lock: the byte is not taken for locked."""
+    locks = LockFile(str(tmp_path), "locks")
+    try:
+        monkeypatch.setattr(LockFile, "_set", lambda *_: ring(0, None))
+        with pytest.raises(TimeoutError, match=r"^the alarm$"):
+            locks.lock(7)
+    finally:
+        locks.abandon()

@@ -60,8 +60,8 @@ PROMISES = (
         "api/queue api/subscriptions unit/core/availability unit/runtime/open_queue unit/runtime/retries "
         "unit/runtime/dead_letters durability/compat_killed faces/compat faces/aio_cancelled faces/aio_steps "
         "misuse/sessions "
-        "misuse/interrupts misuse/reentry misuse/subinterpreters misuse/errors misuse/command_line misuse/arguments "
-        "unit/interprocess/producer_interrupts",
+        "misuse/interrupts misuse/alarms misuse/reentry misuse/subinterpreters misuse/errors misuse/command_line "
+        "misuse/arguments unit/interprocess/producer_interrupts",
         "interrupts",
         "reentry",
         "interrupts --signals-only --count 100000",

@@ -11,6 +11,7 @@ ends. The disk keeps what it has. The next owner recovers the queue from it.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -69,7 +70,7 @@ class Wire:
         """Take some of the bytes. Raises ``OSError`` if the owner has ended the connection."""
         self._need_life()
         if self.client is None:
-            raise BrokenPipeError("the owner has ended the connection")
+            raise BrokenPipeError(errno.EPIPE, "the owner has ended the connection")
         count = self.world.part_of(len(data))
         self.to_owner += bytes(data[:count])
         return count
@@ -99,7 +100,7 @@ class Wire:
         if self.is_killed:
             raise Killed
         if self.worker_left:
-            raise OSError("the socket is closed")
+            raise OSError(errno.EBADF, "the socket is closed")
 
 
 class Owner:

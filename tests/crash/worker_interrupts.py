@@ -97,13 +97,13 @@ def interrupt_worker(scenario: Scenario, target: tuple[Place, int] | None) -> di
         try:
             return _interrupt(world, scenario, target)
         finally:
-            if world.folder is not None:
-                shutil.rmtree(world.folder)
             with another_process():
                 for each in (world.standard, *world.sessions, *world.queues.values(), *world.owners.values()):
                     with suppress(PersistentQueueError):
                         if each is not None:
                             each.close()
+            if world.folder is not None:  # last: a close makes it again
+                shutil.rmtree(world.folder)
 
 
 def _interrupt(world: WorkerWorld, scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:

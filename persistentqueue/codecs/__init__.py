@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, overload
 from ..core.encryption import OF_ITEMS, UNOPENED, Compression, Encryption, Envelopes
 from ..errors import CodecError, ItemTooLargeError, MissingExtraError
 from ..system.disk import current_disk
+from ..system.path_errors import faults
 from .enclosed_item import decode_item, encode_item
 
 if TYPE_CHECKING:
@@ -460,12 +461,13 @@ def encode(codec: Codec[C], item: C, path: str | None = None) -> bytes:
     Raises:
         CodecError: The codec raised an exception, or returned an object of another type than ``bytes``.
         WrongKeyError, MissingExtraError: The codec raised this error.
+        TimeoutError: It comes from the codec, or from a signal handler: it has no number, and says nothing of the item.
     """
     try:
         data = codec.encode(item)
     except UNOPENED:
         raise
-    except Exception as error:
+    except faults(Exception) as error:
         raise CodecError("encode", codec, item, error, path) from error
     if type(data) is not bytes:
         problem = TypeError(f"encode must return bytes, not {type(data).__name__}")
@@ -515,12 +517,13 @@ def decode(codec: Codec[C], data: bytes, path: str | None = None, sequence: int 
     Raises:
         CodecError: The codec raised an exception.
         WrongKeyError, MissingExtraError: The codec raised this error.
+        TimeoutError: It comes from the codec, or from a signal handler: it has no number, and says nothing of the item.
     """
     try:
         return codec.decode(data)
     except UNOPENED:
         raise
-    except Exception as error:
+    except faults(Exception) as error:
         advice = f"{_NO_MEMORY}, then read it again" if isinstance(error, MemoryError) else OTHER_CODEC
         raise CodecError("decode", codec, data, error, path, sequence, advice) from error
 

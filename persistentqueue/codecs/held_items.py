@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 from ..core.encryption import UNOPENED
 from ..errors import CodecError
+from ..system.path_errors import faults, suppress
 from . import C, Codec, encode_plain
 
 OTHER, EQUAL, ALIKE = 0, 1, 2
@@ -34,7 +34,7 @@ def decode_held(
     for each in data:
         try:
             items.append(codec.decode(each))
-        except Exception as error:
+        except faults(Exception) as error:
             is_bad = not (items or isinstance(error, UNOPENED))
             behind = len(data) - len(items) - is_bad
             if behind:

@@ -37,7 +37,7 @@ from typing import Protocol
 
 from ..errors import QueueFullError
 from ..storage.publication import Request
-from ..system.path_errors import unless_lacking
+from ..system.path_errors import faults, unless_lacking
 from ..system.quota import OverLimitError
 from .admission import Limits
 from .commit import Committer
@@ -138,7 +138,7 @@ class Adopter:
             before, most_before = self._inbox.left, self._most
             try:
                 published = self._begin(is_its_turn)
-            except OSError:
+            except faults(OSError):
                 if adopted:
                     break  # report what was adopted; the next call raises the error
                 raise

@@ -64,7 +64,7 @@ from ..measuring.stalls import stalled
 from ..storage.log import Log
 from ..storage.segment_files import DEFERRED_BYTES, Segments
 from ..system.disk import LACKING, NO_FILES, NO_SPACE
-from ..system.path_errors import lacking
+from ..system.path_errors import faults, lacking
 from .admission import Limits, Tally
 from .context import Context
 from .transaction import Transaction
@@ -547,7 +547,7 @@ class Committer:
             was_spilled = any(transaction.pieces for transaction in group)
             is_small = may_defer and not was_spilled and staged_bytes <= self._inline_bytes
             self._segments.write(may_defer=is_small)
-        except OSError as error:
+        except faults(OSError) as error:
             self._segments.unstage()
             if error.errno not in LACKING:
                 raise

@@ -31,7 +31,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Container, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import accumulate
 
 from ..core.block import (
@@ -53,7 +53,7 @@ from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
 from ..system.bad_pages import is_unreadable
 from ..system.disk import NO_SPACE
 from ..system.files import sync_directory
-from ..system.path_errors import unless_lacking
+from ..system.path_errors import faults, suppress, unless_lacking
 from ..system.quota import OverLimitError
 from .context import Context
 from .subscriptions import Subscriptions
@@ -404,7 +404,7 @@ class Copy:
             wanted, ahead = runs[0][0] - base, Ahead(0, sum(runs[0]) - base, _STEP_BYTES)
             try:
                 loaded = segment.load(at, ordinal, end, end_ordinal, wanted, ahead, self._segments.envelopes)
-            except OSError as error:
+            except faults(OSError) as error:
                 if not (is_unreadable(error) or error.errno in NO_SPACE):
                     raise
                 raise CorruptionError(segment.path, at, "bytes that can be read", repr(error)) from error

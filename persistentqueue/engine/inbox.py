@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from logging import ERROR, WARNING
 
@@ -38,6 +38,7 @@ from ..storage.segment_files import Piece, Segments
 from ..system.disk import DIRECTORY, READ, basename, join
 from ..system.event_log import LOGGER
 from ..system.files import names_of, sync_directory
+from ..system.path_errors import faults, suppress
 from ..system.quota import OverLimitError
 from ..system.trust import need_regular
 from .context import Context
@@ -170,7 +171,7 @@ class Inbox:
                 break
             try:
                 publication = self._read(name, next_sequence)
-            except OSError:
+            except faults(OSError):
                 if not transactions:
                     raise
                 break
@@ -203,7 +204,7 @@ class Inbox:
                 request = self._read_request(name)
             except PermissionError:  # it is read again behind the next listing
                 request = None
-            except (OSError, MemoryShortageError):
+            except faults(OSError, MemoryShortageError):
                 break  # this file may be a request that the later ones depend on
             else:
                 self._read_ahead.add(name)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -45,7 +44,7 @@ from ..storage.pool import Pool
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
 from ..system.disk import NO_SPACE, Disk, StatResult, basename
 from ..system.event_log import LOGGER
-from ..system.path_errors import lacking, unless_lacking
+from ..system.path_errors import faults, lacking, suppress, unless_lacking
 from ..system.quota import OverLimitError, Quota
 from .admission import Limits
 from .adoption import Adopter
@@ -239,7 +238,7 @@ class Store:
         self.check()
         try:
             self.committer.spill_blocks(transaction)
-        except OSError as error:
+        except faults(OSError) as error:
             raise self.break_off(error) from error
         except BaseException:  # a lack of memory, which says nothing of the disk: the items are still in memory
             self.committer.take_back([transaction])
@@ -605,7 +604,7 @@ class Store:
             """Make the call, and break the store for an error that the caller does not handle."""
             try:
                 return call()
-            except (PersistentQueueError, OSError):
+            except faults(PersistentQueueError, OSError):
                 raise
             except BaseException as error:
                 self.doubt(error)
@@ -638,12 +637,12 @@ class Store:
     def doubt(self, error: BaseException) -> None:
         """Break the store for an error that ended a commit after its first write: only recovery can find the outcome.
 
-        Do nothing for a ``PersistentQueueError``, which states the outcome itself. For an ``OSError``, raise
+        Do nothing for a ``PersistentQueueError``, which states the outcome itself. For an error of the system, raise
         ``BrokenQueueError``.
         """
         if isinstance(error, PersistentQueueError) or error is self.broken:
             return
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not is_interruption(error):
             raise self.break_off(error) from error
         self.fail(error)
         LOGGER.error(

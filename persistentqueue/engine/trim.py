@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 
 from ..core.frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED
@@ -43,7 +43,7 @@ from ..storage.pool import Spare
 from ..storage.segment_files import Segments
 from ..system.disk import NO_SPACE, join
 from ..system.files import sync_directory
-from ..system.path_errors import lacking
+from ..system.path_errors import faults, lacking, suppress
 from .admission import Limits
 from .context import Context
 from .subscriptions import Subscriptions
@@ -232,7 +232,7 @@ class Generations:
             log.publish(self.spare.path)
         except BaseException as error:
             log.close()
-            if isinstance(error, OSError):
+            if isinstance(error, faults(OSError)):
                 raise self._to_break(error) from error
             raise  # also a ResourceError: only the spare was written, so that nothing has changed
         self.log, self.path = log, log.path
@@ -262,7 +262,7 @@ class Generations:
         """Change the length of the spare by ``make``, which returns it."""
         try:
             self._spare_bytes, self.shortage = make(), None
-        except OSError as error:
+        except faults(OSError) as error:
             # A new error: that which was raised would keep the objects of its callers alive.
             self._spare_bytes, self.shortage = 0, OSError(error.errno, error.strerror, error.filename)
             with suppress(OSError):  # if not even this can be known, the next frame that enqueues begins with a trim
@@ -309,7 +309,7 @@ class Generations:
             self._segments.name_adopted()
         try:
             self._segments.sync()
-        except OSError as error:
+        except faults(OSError) as error:
             raise self._to_break(error) from error
 
     @contextmanager
@@ -317,7 +317,7 @@ class Generations:
         """Raise ``ResourceError`` if the system lacks a resource; break the store for any other ``OSError``."""
         try:
             yield
-        except OSError as error:
+        except faults(OSError) as error:
             raise lacking(error, self._places.path(DATA_DIRECTORY), purpose) or self._to_break(error) from error
 
     def _settle_leftovers(self) -> None:
@@ -326,7 +326,7 @@ class Generations:
             with suppress(OSError):
                 try:
                     self._rename_old(path, is_kept)
-                except OSError:
+                except faults(OSError):
                     if is_kept:
                         raise
                     delete_file(self._disk, path, self._settings.wipe)
@@ -402,7 +402,7 @@ class Generations:
                 self._next_bytes = self._settings.log_bytes
             header = Header(mode, self.number + 1, 0, self._disk.time_ns(), size_bytes)
             return Log.begin(self._disk, fd, self.spare.path, path, header, number, body, len(operations))
-        except OSError as error:
+        except faults(OSError) as error:
             lack = lacking(error, path, "for a new generation of the log")
             if lack is None:
                 raise self._to_break(error) from error
@@ -429,7 +429,7 @@ class Generations:
         if old_path is not None:
             try:
                 self._rename_old(old_path, keep_old)
-            except OSError:
+            except faults(OSError):
                 self._leftover[old_path] = keep_old
         for number in drained:
             size_bytes = self._state.segments[number].end

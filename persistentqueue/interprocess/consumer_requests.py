@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..core.items import checked_name
 from ..storage.publication import LATEST, Draft, Request
 from ..system.disk import StrPath
+from ..system.path_errors import faults
 from .producer import explained, located
 
 
@@ -84,7 +85,7 @@ def _ask(path: StrPath, name: str | None, request: Request) -> None:
     try:
         draft = Draft(disk, inbox, disk.urandom(8).hex(), time_ns)
         draft.ask(request, time_ns)
-    except OSError as error:
+    except faults(OSError) as error:
         raise explained(error, directory, inbox, draft, "the request", "ask once more") from error
     finally:
         if draft is not None:

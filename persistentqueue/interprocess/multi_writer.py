@@ -13,7 +13,7 @@ earlier one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from ..core.block import Columns
 from ..core.encryption import Compression, Encryption, Envelopes
@@ -26,6 +26,7 @@ from ..storage.layout import names_in
 from ..storage.publication import SUFFIX, Draft, Part, is_published, parse_name, read_publication, time_behind
 from ..system.disk import Disk, StrPath, current_disk, join
 from ..system.files import sync_directory
+from ..system.path_errors import faults, suppress
 from ..system.trust import need_regular
 from .producer import Versions, explained, located, need_same_key
 from .splits import look
@@ -190,7 +191,7 @@ class PartWriter:
     def _explaining(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except faults(OSError) as error:
             is_gone = self._draft is not None and self._draft.is_gone
             raise explained(error, self._directory, self._inbox, None, "this part", _AGAIN, is_gone) from error
 
@@ -260,7 +261,7 @@ def publish_parts(
     try:
         draft, time_ns = _begin_manifest(disk, inbox, producer)
         draft.publish(marker, time_ns, parts)
-    except OSError as error:
+    except faults(OSError) as error:
         raise explained(error, directory, inbox, draft, "this transaction", _AGAIN) from error
     else:
         return True

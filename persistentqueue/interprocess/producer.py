@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from types import TracebackType
@@ -45,7 +44,7 @@ from ..storage.publication import Draft, is_published, read_publication, time_be
 from ..storage.relocation import need_data, need_own_location
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join
 from ..system.files import sync_directory
-from ..system.path_errors import OUT_OF_REACH, lacking, naming_paths, unless_lacking
+from ..system.path_errors import OUT_OF_REACH, faults, lacking, naming_paths, suppress, unless_lacking
 from ..system.trust import need_trusted
 from .splits import Onlooker, wrong_keys
 
@@ -384,7 +383,7 @@ class Producer(Exclusive, Generic[T]):
                 if self._batch.items:
                     self._write(draft)
             draft.publish(marker, self._next_time_ns(behind))
-        except OSError as error:
+        except faults(OSError) as error:
             raise self._failure(draft, error) from error
         except BaseException as interruption:
             self._fall_back(draft, interruption)
@@ -460,7 +459,7 @@ class Producer(Exclusive, Generic[T]):
             if draft is None:
                 draft = self._draft = self._begin_draft()
             shielded(partial(self._move, draft))
-        except OSError as error:
+        except faults(OSError) as error:
             raise self._failure(draft, error) from error
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from ..errors import PersistentQueueError
@@ -23,6 +22,7 @@ from ..serving.protocol import (
 from ..serving.values import decode_value
 from ..storage.layout import SOCKET_NAME
 from ..system.disk import Disk
+from ..system.path_errors import suppress
 from ..system.sockets import NO_SIGNAL, Socket, connect, is_believed
 
 _RECEIVE_BYTES = 64 * 1024

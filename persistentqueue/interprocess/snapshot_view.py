@@ -9,7 +9,6 @@ serves, the view can ask it what the sessions of other processes hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -32,7 +31,7 @@ from ..storage.pool import SPARE_NAME, Pool
 from ..storage.publication import is_published
 from ..storage.segment import FoundBlock, segment_name
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, join
-from ..system.path_errors import naming_paths
+from ..system.path_errors import faults, naming_paths, suppress
 from ..system.progress import Progress, watched
 from .splits import Found, Onlooker, Split, find_behind, is_same, items_of, plan, read_here, rest_of
 
@@ -456,7 +455,7 @@ class View(Uncopyable):
                 for found in self._read([(sequence, 1) for sequence in left], only_times=True):
                     times[found.first] = found.time_ns
                 break
-            except (CorruptionError, OSError):  # concerns the first item that was not read, or a later one
+            except faults(CorruptionError, OSError):  # concerns the first item that was not read, or a later one
                 left = [sequence for sequence in left if sequence > max(times, default=-1)][1:]
         return times
 

@@ -37,7 +37,6 @@ believed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from stat import S_ISDIR
 
@@ -47,7 +46,7 @@ from ..errors import CorruptionError, InDoubtError, MemoryShortageError, Persist
 from ..storage.layout import has_name, is_name, names_in
 from ..storage.log_reader import HEAD, NEIGHBOUR, SNAPSHOT, Replay, read_newest
 from ..system.disk import Disk, StatResult, abspath, basename, dirname, join
-from ..system.path_errors import may_pass
+from ..system.path_errors import faults, may_pass, suppress
 
 Decide = Callable[[Prepare], bool]
 """Returns whether a prepared transaction is committed. Raises ``InDoubtError``."""
@@ -117,7 +116,7 @@ def is_decided(disk: Disk, directory: str, prepare: Prepare) -> bool | None:
     """
     try:
         newest = read_newest(disk, join(dirname(abspath(directory)), prepare.coordinator), SNAPSHOT)
-    except (OSError, PersistentQueueError):
+    except faults(OSError, PersistentQueueError):
         return None
     # Without a decision, one may follow. A decision about this transaction can only be in the log of its coordinator.
     return True if newest is not None and _verdict(newest, prepare, True) else None
@@ -127,7 +126,7 @@ def _read_sealed(disk: Disk, coordinator: str, prepare: Prepare) -> Replay | Non
     """Return the coordinator's log if it was closed cleanly after the decision; else None. Its answer is durable."""
     try:
         newest = read_newest(disk, coordinator, NEIGHBOUR)
-    except (OSError, PersistentQueueError):  # the opening of that queue, which follows, raises the error
+    except faults(OSError, PersistentQueueError):  # the opening of that queue, which follows, raises the error
         return None
     return newest if newest is not None and newest.sealed and newest.last_number >= prepare.number else None
 
@@ -185,7 +184,7 @@ def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -
     for name, transaction in list(state.asked_for.items()):
         try:
             newest = read_newest(disk, join(neighbours, name.name), NEIGHBOUR)
-        except (OSError, PersistentQueueError):
+        except faults(OSError, PersistentQueueError):
             if not has_name(disk, join(neighbours, name.name)):
                 gone.append((transaction, name))
             continue
@@ -218,7 +217,7 @@ def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[Sta
                 found = disk.lstat(path)
                 if S_ISDIR(found.st_mode) and not is_own(found):  # a link may point to the queue itself
                     return path
-        except (OSError, PersistentQueueError) as error:  # not a queue, or one that cannot be opened
+        except faults(OSError, PersistentQueueError) as error:  # not a queue, or one that cannot be opened
             if may_pass(error):
                 raise
     return None
@@ -257,7 +256,7 @@ def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[st
     for name in names:
         try:
             newest = read_newest(disk, join(neighbours, name), HEAD) if name != own else None
-        except (OSError, PersistentQueueError) as error:
+        except faults(OSError, PersistentQueueError) as error:
             if may_pass(error):
                 raise
             continue

@@ -24,7 +24,7 @@ from 6 on write to the queue, apart from its directory and its lock file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -61,7 +61,7 @@ from ..storage.segment import segment_name
 from ..system.disk import PAGE_BYTES, Disk, basename, join, relpath
 from ..system.event_log import LOGGER
 from ..system.files import make_directory, make_parts, sync_directory, sync_names
-from ..system.path_errors import unless_call_lacks
+from ..system.path_errors import faults, suppress, unless_call_lacks
 from ..system.progress import SILENT, Meter
 from ..system.trust import need_trusted
 from .in_doubt import Decide, ask, find_copy, forget_settled
@@ -431,7 +431,7 @@ def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str], meter: 
     if not replay.synced:
         try:
             store.segments.sync_again(store.state.segments, recovered.unsynced, meter)
-        except OSError as error:
+        except faults(OSError) as error:
             raise store.break_off(error) from error
     redone_bytes = store.segments.redo(store.state.segments, recovered.redo, not replay.synced, meter)
     doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions

@@ -11,6 +11,7 @@ from ..codecs import BoundCodec, decode
 from ..drawing.text import many
 from ..errors import CorruptionError, UnsupportedFormatError
 from ..system.disk import StrPath, realpath
+from ..system.path_errors import faults
 from .arrow_rows import ArrowRows, batch_of_rows, pyarrow, python_values, schema_from_arrow
 from .avro_rows import AvroRows, fastavro
 from .errors import SchemaMismatchError
@@ -204,7 +205,7 @@ def _all_of(registry: Registry) -> tuple[Registered, ...] | None:
     """Return all schemas of the queue; None if a file cannot be read, which says nothing."""
     try:
         return registry.all()
-    except (CorruptionError, UnsupportedFormatError, OSError):
+    except faults(CorruptionError, UnsupportedFormatError, OSError):
         return None
 
 

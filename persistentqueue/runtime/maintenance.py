@@ -18,6 +18,7 @@ from ..engine.transaction import Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError
 from ..system.disk import basename
 from ..system.event_log import LOGGER
+from ..system.path_errors import faults
 from ..system.progress import SILENT, Meter, Progress, metering
 from .background import BACKGROUND
 from .open_queue import OpenQueue
@@ -192,7 +193,7 @@ class Maintenance:
             self._failures.clear()  # a cause that comes back later is logged again
         except (BrokenQueueError, ClosedError):
             pass
-        except (PersistentQueueError, OSError) as error:
+        except faults(PersistentQueueError, OSError) as error:
             cause = type(error), getattr(error, "errno", None)
             if cause not in self._failures:
                 self._failures.add(cause)

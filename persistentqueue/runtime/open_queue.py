@@ -64,7 +64,7 @@ from ..measuring.stalls import stalled
 from ..storage.publication import LATEST
 from ..system.disk import DISK, Disk
 from ..system.event_log import LOGGER
-from ..system.path_errors import is_of_handler
+from ..system.path_errors import faults
 from ..system.wakeup import LONGEST_SECONDS
 from .closing import ClosableQueue
 from .group_commit import GroupCommit
@@ -443,11 +443,8 @@ class OpenQueue(ClosableQueue):
             self._look(insists)
         except QueueDeletedError:
             raise
-        except PersistentQueueError:
+        except faults(PersistentQueueError, OSError):
             pass
-        except OSError as error:
-            if is_of_handler(error):
-                raise
 
     def _look_for(self, reader: Reader, deadline: float | None) -> bool:
         """Adopt published files, step by step, until this reader has an item or the deadline is over. Make one step in

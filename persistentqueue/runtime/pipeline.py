@@ -24,7 +24,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, TimeoutError  # noqa: A004 - not the built-in one before 3.11
-from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from ..core.intervals import join_runs
@@ -35,6 +34,7 @@ from ..interrupts.locks import Condition, Lock
 from ..pickling import IN_CHILD, Uncopyable
 from ..system.disk import after_fork_in_child
 from ..system.event_log import LOGGER
+from ..system.path_errors import suppress
 
 T = TypeVar("T")
 THREAD_NAME = "persistentqueue-flush"

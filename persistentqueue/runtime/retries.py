@@ -29,7 +29,6 @@ of such a transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from itertools import chain, islice
@@ -52,6 +51,7 @@ from ..errors import (
     ResourceError,
 )
 from ..system.disk import Disk, basename
+from ..system.path_errors import faults, suppress
 from .multi_queue import commit_jointly
 from .open_queue import OpenQueue
 
@@ -398,7 +398,7 @@ class Trial:
             # In a broken queue the state in memory may be half changed.
             if transaction.runs and not transaction.committed and open_queue.is_usable:
                 self._put_off(transaction)
-        except Exception:  # of a callable of the user
+        except faults(Exception):  # of a callable of the user
             if not transaction.skipped:  # else the flush has its result, and these items have no delay
                 raise
         finally:

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from ..errors import QueueFullError
 from ..interrupts.signal_shield import shielded, surely
+from ..system.path_errors import faults
 from ..system.wakeup import LONGEST_SECONDS, POLL_SECONDS, Wakeup
 
 
@@ -177,7 +178,7 @@ class ItemWaiters:
             if self._bell is None:
                 try:
                     shielded(self._make_bell)
-                except OSError:
+                except faults(OSError):
                     place.most_seconds = POLL_SECONDS
                 else:
                     return False

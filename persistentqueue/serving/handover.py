@@ -40,6 +40,7 @@ from ..system.byte_locks import is_locked
 from ..system.disk import WRITE, Disk, join
 from ..system.event_log import LOGGER
 from ..system.files import read_all, write_all
+from ..system.path_errors import faults
 from .protocol import CONNECTION_BYTES, JSON_BYTES_MAX
 
 LOOK_SECONDS: Final = 0.05
@@ -86,7 +87,7 @@ class Handover:
                 return {each for each in asked if is_locked(fd, place_of(each))}
         except FileNotFoundError:
             return set()
-        except (OSError, PersistentQueueError):  # no descriptor is free, for example
+        except faults(OSError, PersistentQueueError):  # no descriptor is free, for example
             return asked
 
     def leave(self, holds: Sequence[KeptHold]) -> set[bytes]:
@@ -101,7 +102,7 @@ class Handover:
             data = encode_holds(fitting)
             with _opened(self._disk, self._path) as fd:
                 write_all(self._disk, fd, [data], len(data), 0)
-        except (OSError, ValueError, PersistentQueueError) as error:  # a full disk, for example: then it is torn
+        except faults(OSError, ValueError, PersistentQueueError) as error:  # a full disk, for example: then it is torn
             LOGGER.warning("%s: the holds of workers could not be left to the next owner: %s", self._path, error)
             return set()
         return {hold.connection for hold in fitting}
@@ -116,7 +117,7 @@ class Handover:
                     self._disk.ftruncate(fd, 0)
         except FileNotFoundError:
             return []
-        except (OSError, PersistentQueueError) as error:
+        except faults(OSError, PersistentQueueError) as error:
             LOGGER.warning("%s: what the last owner has left could not be taken: %s", self._path, error)
             return []
         return decode_holds(data)

@@ -20,11 +20,11 @@ and deletes them.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from stat import S_ISGID, S_IWGRP
 
 from ..errors import InboxAccessError
 from ..system.disk import Disk
+from ..system.path_errors import suppress
 
 _OWN, _GROUP, _ALL = 0o600, 0o640, 0o644
 _SUPERUSER = 0

@@ -22,7 +22,6 @@ once may exceed a limit by what each of them publishes at that moment. A part, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..core.block import most_block_bytes
@@ -32,7 +31,7 @@ from ..core.state import State
 from ..drawing.text import many
 from ..errors import CorruptionError, PersistentQueueError, QueueFullError, UnsupportedFormatError
 from ..system.disk import Disk, dirname, join
-from ..system.path_errors import unless_lacking
+from ..system.path_errors import suppress, unless_lacking
 from .layout import DAMAGED_SUFFIX, names_in, sizes_in
 from .locations import LIMITS_NAME, Place, Places, read_fields, remove_file, write_fields
 from .publication import is_published, read_publication

@@ -42,7 +42,6 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import count, islice, takewhile
 from stat import S_ISLNK, S_ISREG
@@ -57,7 +56,7 @@ from ..errors import (
 from ..system.bad_pages import copy_around, is_copy
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirname, fspath, join, relpath
 from ..system.files import make_directory, read_all, sync_directory, wipe_file
-from ..system.path_errors import ABSENT, is_out_of_reach, naming_paths
+from ..system.path_errors import ABSENT, faults, is_out_of_reach, naming_paths, suppress
 from .locations import (
     CLOSED_DIRECTORY,
     DATA_DIRECTORY,
@@ -288,7 +287,7 @@ def is_named_queue(disk: Disk, directory: str) -> bool:
     """Return whether the directory holds a queue, and is no link to it; False if this process may not look into it."""
     try:
         return not S_ISLNK(disk.lstat(directory).st_mode) and holds_queue(disk, directory)
-    except OSError as error:
+    except faults(OSError) as error:
         if not is_out_of_reach(error):  # the directory may belong to anything
             raise
         return False
@@ -411,7 +410,7 @@ def keep_copy(disk: Disk, path: str) -> str | None:
         has_bad_pages = copy_around(disk, path, copy)
     except FileNotFoundError:
         return None
-    except OSError:
+    except faults(OSError):
         with suppress(OSError):  # a part of a copy, which a full disk cannot take, is no evidence
             disk.unlink(copy)
         raise
@@ -427,7 +426,7 @@ def _exchange(disk: Disk, path: str, copy: str) -> str:
     kept = _damaged_name(disk, path)
     try:
         disk.link(path, kept)
-    except OSError:  # a file system without such names: the copy, which has what can be read, is kept
+    except faults(OSError):  # a file system without such names: the copy, which has what can be read, is kept
         return copy
     sync_directory(disk, dirname(path))
     disk.rename(copy, path)
@@ -553,7 +552,7 @@ def _sweep_inbox(disk: Disk, root: str) -> None:
     _sweep(disk, closed, parse_name)
     try:
         disk.rename(inbox, closed)
-    except OSError as error:
+    except faults(OSError) as error:
         if error.errno not in _IN_THE_WAY:
             raise
     for path in (inbox, closed):
@@ -598,6 +597,6 @@ def remove_directory(disk: Disk, path: str) -> bool:
         disk.rmdir(path)
     except FileNotFoundError:
         pass
-    except OSError:
+    except faults(OSError):
         return False
     return True

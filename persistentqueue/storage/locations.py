@@ -26,7 +26,6 @@ synced.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from stat import S_IRGRP
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ from ..core.checksum import crc32
 from ..errors import CorruptionError, DataMissingError, UnsupportedFormatError
 from ..system.disk import CREATE, Disk, abspath, dirname, join
 from ..system.files import read_all, sync_directory, write_all
-from ..system.path_errors import ABSENT, OUT_OF_REACH
+from ..system.path_errors import ABSENT, OUT_OF_REACH, faults, suppress
 from ..system.trust import opened_plain
 
 PATH_NAME = "data.path"
@@ -267,7 +266,7 @@ def write_fields(disk: Disk, path: str, fields: dict[str, Any], mode: int = 0o60
             _grant(disk, fd, path, mode)
             disk.fdatasync(fd)
         disk.rename(new, path)
-    except OSError:
+    except faults(OSError):
         with suppress(OSError):
             disk.unlink(new)
         raise

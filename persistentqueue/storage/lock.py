@@ -38,7 +38,6 @@ import json
 import re
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timezone
 from functools import lru_cache
 from stat import S_ISREG, filemode
@@ -51,7 +50,7 @@ from ..system.bad_pages import read_around
 from ..system.directory_handles import Roots
 from ..system.disk import CREATE, DIRECTORY, NO_LINK, READ, Disk, StatResult, device_numbers, dirname, join, samestat
 from ..system.files import read_all, write_all
-from ..system.path_errors import OUT_OF_REACH, has_no_locks, is_no_plain_file
+from ..system.path_errors import OUT_OF_REACH, faults, has_no_locks, is_no_plain_file, suppress
 
 T = TypeVar("T")
 
@@ -192,7 +191,7 @@ class Lock:
         try:
             if self._disk.lock(fd):
                 return True
-        except OSError as error:
+        except faults(OSError) as error:
             if not has_no_locks(error):
                 raise
             return True
@@ -254,7 +253,7 @@ class Lock:
             _need_plain(self.path, self.disk.lstat(self.path))  # to open a device may have any effect
         try:
             return self.disk.open(self.path, CREATE, 0o600)
-        except OSError as error:
+        except faults(OSError) as error:
             if is_no_plain_file(error):  # it was put there after the check
                 raise _untrusted(self.path, str(error.strerror)) from error
             raise
@@ -340,7 +339,7 @@ def read_owner(disk: Disk, path: str) -> Owner | None:
     try:
         signed = _read(disk, path, _signed) or {}
         pid, texts = signed["pid"], (signed["host"], signed["since"])
-    except (OSError, KeyError):
+    except faults(OSError, KeyError):
         return None
     if type(pid) is not int or not 0 < pid <= _PID_MAX or not all(isinstance(text, str) for text in texts):
         return None
@@ -408,7 +407,7 @@ def is_held(disk: Disk, path: str) -> bool | None:
         # The system shows the locks page by page. One may be missed between two pages, while others come and go.
         if any(_is_lock_on(line.split(), named, owner) for _ in range(_LOOKS) for line in _kernel_locks(disk)):
             return True
-    except OSError:
+    except faults(OSError):
         return None
     return False if owner is None or owner.host == disk.gethostname() else None
 

@@ -28,7 +28,7 @@ from ..core.frame import END, FRAME_HEADER_BYTES, LOG_MAGIC, SEALED, SYNCED, Fra
 from ..core.header import HEADER_BYTES, Header, encode_header
 from ..system.disk import DSYNC, PAGE_BYTES, Disk, dirname, page_memory
 from ..system.files import names_of, read_all, write_all
-from ..system.path_errors import unless_lacking
+from ..system.path_errors import faults, unless_lacking
 
 SUFFIX = ".log"
 _NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,18})\.log")
@@ -228,7 +228,7 @@ class DirectAppender:
     def _write(self, fd: int, pages: memoryview, length_bytes: int, offset: int) -> bool:
         try:
             write_all(self._disk, fd, (pages,), length_bytes, offset, DSYNC)
-        except OSError as error:
+        except faults(OSError) as error:
             if error.errno != errno.EINVAL:
                 raise
             self.close()  # not supported like this; the caller's write replaces what was written

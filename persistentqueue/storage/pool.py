@@ -30,7 +30,7 @@ from typing import NamedTuple
 from ..system.disk import CREATE, CREATE_NEW, NO_SPACE, WRITE, Disk, StatResult, join
 from ..system.event_log import LOGGER
 from ..system.files import wipe_file, write_zeros
-from ..system.path_errors import unless_lacking
+from ..system.path_errors import faults, unless_lacking
 from ..system.quota import OverLimitError, Quota
 
 SIZE_BYTES_MAX = 10**12 - 1
@@ -262,12 +262,12 @@ class Spare:
         """
         try:
             return self.open(wanted_bytes, most_bytes)
-        except OSError as error:
+        except faults(OSError) as error:
             if error.errno not in NO_SPACE:
                 raise
         try:
             return self.open(least[0])
-        except OSError as error:
+        except faults(OSError) as error:
             if self.size_bytes() >= least[1]:
                 return self.open(least[1])
             if enqueues or not isinstance(error, OverLimitError):
@@ -295,7 +295,7 @@ class Spare:
             size_bytes = most_bytes
         try:
             write_zeros(self._disk, fd, size_bytes, least_bytes)
-        except OSError:
+        except faults(OSError):
             self._disk.ftruncate(fd, size_bytes)
             raise
         return max(size_bytes, least_bytes)
@@ -309,7 +309,7 @@ class Spare:
         left_bytes = size_bytes
         try:
             write_zeros(self._disk, fd, size_bytes, 2 * size_bytes)
-        except OSError as error:
+        except faults(OSError) as error:
             if error.errno not in NO_SPACE:
                 raise
             left_bytes = min(max(size_bytes // 2, least_bytes), size_bytes)

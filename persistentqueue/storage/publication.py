@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ..core.block import (
@@ -72,7 +72,7 @@ from ..interrupts.members import Members
 from ..system.bad_pages import read_needed
 from ..system.disk import CREATE_NEW, LACKING, READ, Disk, after_fork_in_child, basename, join
 from ..system.files import names_of, write_all
-from ..system.path_errors import is_no_plain_file
+from ..system.path_errors import faults, is_no_plain_file, suppress
 from ..system.trust import need_regular, regular_bytes
 from .inbox_access import make_readable, publication_mode
 from .segment import PUBLISHED, Segment
@@ -242,7 +242,7 @@ class Draft:
         """Whether the file has no name any more in an inbox that is there."""
         try:
             return basename(self._path) not in self._disk.listdir(self._directory)
-        except OSError:  # the inbox was moved, and the file with it
+        except faults(OSError):  # the inbox was moved, and the file with it
             return False
 
     def write(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> None:
@@ -328,7 +328,7 @@ class Draft:
             self._path = target if suffix == PART_SUFFIX else ""
             try:
                 disk.rename(draft, target)
-            except OSError as error:
+            except faults(OSError) as error:
                 if error.errno in LACKING:  # no rename, and no failed sync: the draft can be tried again
                     self._path = draft
                     self._cut()
@@ -346,7 +346,7 @@ class Draft:
             self._disk.lstat(path)
         except FileNotFoundError:
             return False
-        except OSError:
+        except faults(OSError):
             return True
         return True
 
@@ -421,7 +421,7 @@ def opened_dense(disk: Disk, path: str) -> Iterator[tuple[int, int]]:
     """
     try:
         fd = disk.open(path, READ, 0)
-    except OSError as error:
+    except faults(OSError) as error:
         if is_no_plain_file(error):  # something else has just taken its place
             raise CorruptionError(path, 0, "a regular file", f"{error.strerror}") from error
         raise

@@ -31,7 +31,6 @@ log. Otherwise a location with files is refused. An opening sweeps only a locati
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from stat import S_ISREG, S_ISSOCK
@@ -48,7 +47,7 @@ from ..interrupts.signal_shield import shielded
 from ..system.bad_pages import copy_file
 from ..system.disk import LACKING, Disk, StrPath, abspath, basename, current_disk, dirname, join, samestat
 from ..system.files import make_directory, sync_directory, sync_names
-from ..system.path_errors import OUT_OF_REACH, lacking, naming_paths
+from ..system.path_errors import OUT_OF_REACH, faults, lacking, naming_paths, suppress
 from ..system.progress import Meter, Progress, StoppedError, metering
 from ..system.trust import need_regular, need_trusted
 from .layout import (
@@ -287,7 +286,7 @@ def claim(disk: Disk, places: Places, lock: Lock) -> None:
     if (queue, owner) != (abspath(places.directory), inode):
         try:
             renew_id(disk, places.directory, places.place, inode)
-        except OSError as error:
+        except faults(OSError) as error:
             if owner != inode or error.errno not in LACKING:
                 raise
 
@@ -405,7 +404,7 @@ def _is_elsewhere(disk: Disk, places: Places, queue: str) -> bool:
         if place == OWN:
             return True
         return place.id != places.place.id and bears(disk, place) and read_claim(disk, place)[0] == queue
-    except (OSError, PersistentQueueError):
+    except faults(OSError, PersistentQueueError):
         return False
 
 
@@ -623,7 +622,7 @@ def sweep_others(disk: Disk, places: Places) -> Places:
     remaining = places._replace(others=tuple(kept))
     try:
         write_places(disk, remaining)
-    except OSError as error:
+    except faults(OSError) as error:
         if error.errno not in LACKING:
             raise
         return places

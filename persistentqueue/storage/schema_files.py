@@ -31,13 +31,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
 from ..system.disk import CREATE_NEW, DIRECTORY, NO_LINK, READ, Disk, join
 from ..system.files import make_parts, read_all, sync_directory, write_all
-from ..system.path_errors import ABSENT
+from ..system.path_errors import ABSENT, faults, suppress
 from ..system.trust import opened_plain
 from .inbox_access import give_to_user
 from .locations import NEW_SUFFIX, SCHEMAS_DIRECTORY, decode_fields, encode_fields
@@ -118,7 +117,7 @@ def write_schema(disk: Disk, directory: str, file: SchemaFile) -> bool:
     except (FileExistsError, FileNotFoundError):  # another process has the number, and may have deleted the attempt
         _remove(disk, attempt)
         return False
-    except OSError:
+    except faults(OSError):
         _remove(disk, attempt)
         raise
     disk.failpoint("schema.3 sync")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -41,6 +40,7 @@ from ..errors import CorruptionError, MemoryShortageError
 from ..system.bad_pages import is_unreadable, read_around, read_needed
 from ..system.disk import CREATE_NEW, READ, WRITE, Disk
 from ..system.files import read_all, write_all
+from ..system.path_errors import faults, suppress
 from ..system.progress import SILENT, Meter
 from ..system.trust import open_plain, opened_plain
 
@@ -225,7 +225,7 @@ class Segment:
                 disk.fallocate(fd, 0, HEADER_BYTES + capacity_bytes)
             segment = cls(disk, path, fd, number, salt, capacity_bytes)
             segment.write_header()
-        except OSError:
+        except faults(OSError):
             if fd >= 0:
                 disk.close(fd)
             if fd >= 0 or recycled:
@@ -756,7 +756,7 @@ class _Window:
             ahead_bytes = length_bytes
         try:
             data = self._take(read_all, offset, ahead_bytes)
-        except OSError as error:
+        except faults(OSError) as error:
             if not is_unreadable(error):
                 raise
             self._single_end = offset + ahead_bytes

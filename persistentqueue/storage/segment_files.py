@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from ..measuring.stalls import Note, stalled, unnoted
 from ..system.disk import LACKING, NO_SPACE, Disk, join
 from ..system.event_log import Damage
 from ..system.files import names_of, sync_directory, unlink_in_steps, wipe_file
-from ..system.path_errors import unless_lacking
+from ..system.path_errors import faults, suppress, unless_lacking
 from ..system.progress import SILENT, Meter
 from ..system.trust import need_regular
 from .pool import Pool
@@ -311,7 +311,7 @@ class Segments:
         """Rename a file; return False if there is no space for its new name. Raises ``OSError``."""
         try:
             self._disk.rename(path, target)
-        except OSError as error:
+        except faults(OSError) as error:
             if error.errno not in LACKING:
                 raise
             return False
@@ -549,7 +549,7 @@ class Segments:
         while True:
             try:
                 return Segment.create(self._disk, path, number, wanted_bytes)
-            except OSError as error:
+            except faults(OSError) as error:
                 if error.errno not in NO_SPACE or wanted_bytes == length_bytes or not self.shrinks:
                     raise
             # There is no space for a whole segment, but perhaps for a smaller one, or just for the block to write.

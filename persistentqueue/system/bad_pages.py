@@ -14,6 +14,7 @@ from stat import S_ISREG
 from ..errors import CorruptionError
 from .disk import CREATE_NEW, PAGE_BYTES, Disk
 from .files import read_all, write_all
+from .path_errors import faults
 from .progress import SILENT, Meter
 
 _STEP_BYTES = 1024 * 1024
@@ -29,7 +30,7 @@ def read_needed(disk: Disk, fd: int, length_bytes: int, offset: int, path: str, 
     """Return what ``read_all`` returns. Raises ``CorruptionError`` for the first page that cannot be read twice."""
     try:
         return read_all(disk, fd, length_bytes, offset)
-    except OSError as error:
+    except faults(OSError) as error:
         if not is_unreadable(error):
             raise
         pages: list[bytes] = []
@@ -44,7 +45,7 @@ def read_around(disk: Disk, fd: int, length_bytes: int, offset: int) -> bytes:
     """Return what ``read_all`` returns, with zeros in place of the pages that cannot be read."""
     try:
         return read_all(disk, fd, length_bytes, offset)
-    except OSError as error:
+    except faults(OSError) as error:
         if not is_unreadable(error):
             raise
     pages = _pages(disk, fd, length_bytes, offset)
@@ -81,7 +82,7 @@ def is_copy(disk: Disk, path: str, other_path: str) -> bool:
                     if read_all(disk, source, _STEP_BYTES, at) != read_all(disk, target, _STEP_BYTES, at):
                         return False
                 disk.fdatasync(target)
-        except OSError as error:
+        except faults(OSError) as error:
             if not (is_unreadable(error) or isinstance(error, PermissionError)):
                 raise
             return False
@@ -99,7 +100,7 @@ def copy_around(disk: Disk, source_path: str, target_path: str) -> bool:
         nonlocal is_whole
         try:
             return disk.pread(fd, length_bytes, offset)
-        except OSError as error:
+        except faults(OSError) as error:
             if not is_unreadable(error):
                 raise
         is_whole = False
@@ -117,7 +118,7 @@ def _pages(disk: Disk, fd: int, length_bytes: int, offset: int) -> Iterator[tupl
         data: bytes | None = None
         try:
             data = read_all(disk, fd, stop - at, at)
-        except OSError as error:
+        except faults(OSError) as error:
             if not is_unreadable(error):
                 raise
         yield at, stop, data

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import struct
-from contextlib import suppress
 from stat import S_ISREG, S_IWGRP
 from typing import Final
 
@@ -19,7 +18,7 @@ except ImportError:  # pragma: no cover - not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
 from .disk import LOWEST_DESCRIPTOR
-from .path_errors import is_of_handler
+from .path_errors import faults, suppress
 
 _GET: Final = getattr(fcntl, "F_OFD_GETLK", 0)
 _SET: Final = getattr(fcntl, "F_OFD_SETLK", 0)
@@ -59,9 +58,7 @@ class LockFile:
             if not self._fds and not self._open():
                 return False
             self._set(_LOCKED, offset)
-        except OSError as error:  # the system lacks something, or the byte is locked
-            if is_of_handler(error):
-                raise
+        except faults(OSError):  # the system lacks something, or the byte is locked
             return False
         except IndexError:  # the file was abandoned
             return False

@@ -38,7 +38,7 @@ from ..errors import (
     QueueNotFoundError,
     TooManyFilesError,
 )
-from .path_errors import ABSENT, is_of_handler
+from .path_errors import ABSENT, faults
 
 try:
     import fcntl
@@ -182,7 +182,7 @@ _CLOSED_BEFORE = frozenset({errno.EBADF})
 def _close(close: Callable[[int], None], fd: int, told: Set[int] = frozenset()) -> None:
     try:
         close(fd)
-    except OSError as error:
+    except faults(OSError) as error:
         if error.errno in _CLOSED_BEFORE | told:
             raise
 
@@ -409,9 +409,8 @@ def _reach(call: Callable[..., T], path: str, *arguments: object) -> T:
     with path.root as fd:
         try:
             return call(path.rest, *arguments, dir_fd=fd)
-        except OSError as error:
-            if not is_of_handler(error):
-                error.filename = str(path)
+        except faults(OSError) as error:
+            error.filename = str(path)
             raise
 
 
@@ -459,7 +458,7 @@ def _checked(fd: int) -> int:
 def _open_direct(path: str) -> int | None:
     try:
         return _open(path, os.O_RDWR | os.O_DIRECT, 0)
-    except OSError:  # this file system cannot; the usual way reports any other error
+    except faults(OSError):  # this file system cannot; the usual way reports any other error
         return None
 
 
@@ -471,7 +470,7 @@ def _reach_both(call: Callable[..., None], source: str, target: str) -> None:
     with _descriptor(source) as source_fd, _descriptor(target) as target_fd:
         try:
             call(_rest(source), _rest(target), src_dir_fd=source_fd, dst_dir_fd=target_fd)
-        except OSError as error:
+        except faults(OSError) as error:
             error.filename, error.filename2 = str(source), str(target)
             raise
 
@@ -505,7 +504,7 @@ def _with_directory(call: Callable[..., T], path: str) -> T:
 def _fallocate(fd: int, offset: int, length_bytes: int) -> None:
     try:
         os.posix_fallocate(fd, offset, length_bytes)
-    except OSError as error:
+    except faults(OSError) as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
             raise
         _extend(fd, offset, length_bytes)
@@ -527,7 +526,7 @@ def _real_bytes(fd: int) -> int:
             start = os.lseek(fd, end, os.SEEK_DATA)
             end = os.lseek(fd, start, os.SEEK_HOLE)
             real_bytes += end - start
-    except OSError as error:  # ENXIO: only a hole follows; else unknown
+    except faults(OSError) as error:  # ENXIO: only a hole follows; else unknown
         return real_bytes if error.errno == errno.ENXIO else found.st_size
 
 
@@ -594,7 +593,7 @@ def _portable_sync(fd: int) -> None:
     if full_sync is not None:
         try:
             fcntl.fcntl(fd, full_sync)
-        except OSError as error:
+        except faults(OSError) as error:
             if error.errno not in {errno.ENOTSUP, errno.EINVAL}:
                 raise
         else:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 
 from .disk import DIRECTORY, READ, WRITE, Buffers, Disk, dirname
+from .path_errors import faults, suppress
 
 _BUFFERS_PER_CALL = 1024
 """A call takes at most this many buffers (``IOV_MAX`` on Linux)."""
@@ -185,7 +186,7 @@ def sync_names(disk: Disk, path: str) -> None:
     while True:
         try:
             sync_directory(disk, path)
-        except OSError as error:
+        except faults(OSError) as error:
             if error.errno not in _PASSED_OVER:
                 raise
         above = dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")

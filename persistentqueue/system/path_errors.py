@@ -1,5 +1,10 @@
 """Errors of system calls: which of them say something of the thing at a path, and which ones name a missing resource.
 
+Signal handlers raise errors, too. The usual alarm that bounds a call raises a ``TimeoutError``, which is an
+``OSError``, and it has to come out of the call. So each ``except`` clause for errors of calls names its classes by
+``faults``, and ``suppress`` takes the place of the one of ``contextlib``. Then a handler's error takes the same way as
+Ctrl-C.
+
 A call that looks at a path may find nothing there, something that this user may not look into, or no plain file. Those
 are facts, and only the errors named here state them. Any other error may pass, such as a lack of descriptors or memory,
 or a network disk that times out. It states nothing, so the caller raises it. A lack of a resource gets a class of its
@@ -8,9 +13,13 @@ own, which says what to free. ``EIO`` is damage: see ``bad_pages``.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
+from typing import TypeVar
 
 from ..errors import (
     DiskFullError,
@@ -23,6 +32,8 @@ from ..errors import (
     UnusablePathError,
 )
 from ..errors.paths import ADVICE
+
+E = TypeVar("E", bound=BaseException)
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
 """Classes of the errors of a path that names nothing."""
@@ -39,7 +50,7 @@ def is_out_of_reach(error: OSError) -> bool:
     return error.errno in _OUT_OF_REACH
 
 
-def may_pass(error: OSError | PersistentQueueError) -> bool:
+def may_pass(error: Exception) -> bool:
     """Return whether the same call may succeed later, so that the error says nothing of the path.
 
     An error of the package says something, except that memory is short.
@@ -47,10 +58,31 @@ def may_pass(error: OSError | PersistentQueueError) -> bool:
     return isinstance(error, MemoryShortageError) or (isinstance(error, OSError) and not is_out_of_reach(error))
 
 
-def is_of_handler(error: OSError) -> bool:
-    """Return whether a signal handler of the program has raised the error, such as a ``TimeoutError`` of an alarm, and
-    no call of the system: those give a number."""
-    return error.errno is None
+def _is_of_handler(error: BaseException | None) -> bool:
+    """Return whether a signal handler of the program has raised the error. A call of the system gives a number."""
+    return isinstance(error, TimeoutError) and error.errno is None
+
+
+def faults(*kinds: type[E]) -> tuple[type[E], ...]:
+    """Return the classes that an ``except`` clause handles: these, or none if a signal handler has raised the error.
+
+    Python calls this when it looks for a clause, so the error is that under way.
+    """
+    return () if _is_of_handler(sys.exc_info()[1]) else kinds
+
+
+class _Suppressed(contextlib.suppress):
+    """The manager of ``suppress``."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        return not _is_of_handler(error) and super().__exit__(kind, error, traceback)
+
+
+def suppress(*kinds: type[BaseException]) -> _Suppressed:
+    """Return a context manager that swallows errors of these classes, but none that a signal handler has raised."""
+    return _Suppressed(*kinds)
 
 
 def is_no_plain_file(error: OSError) -> bool:

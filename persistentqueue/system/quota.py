@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from .disk import CREATE, Buffers, Disk, dirname, join
+from .path_errors import faults
 
 _Result = TypeVar("_Result")
 _FREE = nullcontext()
@@ -191,7 +192,7 @@ class Quota:
         self._take_room(file, size_bytes)
         try:
             return call()
-        except OSError:
+        except faults(OSError):
             file.size_bytes = self._disk.fstat(fd).st_size
             raise
 

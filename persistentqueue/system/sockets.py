@@ -18,9 +18,10 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from stat import S_IMODE, S_ISSOCK, S_IWGRP
 from typing import Final, TypeAlias
+
+from .path_errors import suppress
 
 Socket: TypeAlias = socket.socket
 NEW_SUFFIX: Final = ".new"

@@ -15,6 +15,8 @@ import select
 import struct
 from contextlib import suppress
 
+from .path_errors import faults
+
 POLL_SECONDS = 0.05
 LONGEST_SECONDS = 86_400.0
 """The longest single wait, in seconds. The system counts milliseconds in 31 bits."""
@@ -110,7 +112,7 @@ def _watch(directory: int) -> int:
 
         libc = ctypes.CDLL(None, use_errno=True)
         fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-    except (ImportError, OSError, AttributeError):
+    except faults(ImportError, OSError, AttributeError):
         return -1
     if fd >= 0 and libc.inotify_add_watch(fd, b"/proc/self/fd/%d" % directory, _IN_MOVED_TO) < 0:
         os.close(fd)

@@ -18,7 +18,6 @@ dead letters before it owns their queue.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Final
 
 from ..errors import PersistentQueueError
@@ -26,6 +25,7 @@ from ..interprocess.questions import ask
 from ..serving.calls import CONNECTED, CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, UNKNOWN_TEXT, Connected
 from ..serving.server import server_of
 from ..system.disk import Disk, dirname
+from ..system.path_errors import suppress
 
 PATIENCE_SECONDS: Final = 0.25
 """Time that another process has to answer, and to connect to this queue, in seconds."""

@@ -7,7 +7,6 @@ to come. ``settle`` finishes such a call.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from math import ceil
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ from ..serving.protocol import (
     encode,
 )
 from ..system.disk import after_fork_in_child
-from ..system.path_errors import is_of_handler
+from ..system.path_errors import faults, suppress
 from ..system.sockets import NO_SIGNAL, Socket, cut
 
 _RECEIVE_BYTES = 64 * 1024
@@ -167,9 +166,7 @@ class Link:
             try:
                 # One call of C code: an interruption comes before the bytes, or finds them in the list.
                 next(map(received.append, map(self._socket.recv, (_RECEIVE_BYTES,))))
-            except OSError as error:
-                if is_of_handler(error):
-                    raise
+            except faults(OSError) as error:
                 raise self._lost(bool(going.sent)) from error
             if not received[-1]:
                 raise self._lost(bool(going.sent))
@@ -183,9 +180,7 @@ class Link:
                 next(map(sent.append, map(self._socket.send, (rest,), (NO_SIGNAL,))))
             except BrokenPipeError:  # the owner has ended the connection, perhaps with an answer
                 return
-            except OSError as error:
-                if is_of_handler(error):
-                    raise
+            except faults(OSError) as error:
                 raise self._lost(bool(going.sent)) from error
 
     def _lost(self, was_sent: bool = True) -> LinkLostError:

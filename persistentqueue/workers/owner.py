@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, Literal
 
@@ -43,7 +42,7 @@ from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
 from ..system import sockets
 from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk, dirname, join, realpath
-from ..system.path_errors import naming_paths, unless_lacking
+from ..system.path_errors import naming_paths, suppress, unless_lacking
 from .common_owner import Candidacy, give_up_dead_letters
 from .link import Link, LinkLostError
 

@@ -6,7 +6,6 @@ import atexit
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
@@ -51,6 +50,7 @@ from ..storage.layout import HOLDS_NAME
 from ..subscription import Consumer
 from ..system.byte_locks import LockFile
 from ..system.disk import StrPath, after_fork_in_child, dirname
+from ..system.path_errors import suppress
 from .common_owner import gather
 from .link import Attached, Link, LinkLostError, milliseconds
 from .owner import Owner, Serving

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -25,6 +24,7 @@ from ..interrupts.call_guard import BUSY, FREE, TORN
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason
 from ..serving.protocol import MESSAGE_BYTES_MAX, Call, Reject
+from ..system.path_errors import suppress
 from .link import LinkLostError
 from .worker_state import WorkerState
 

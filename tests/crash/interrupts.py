@@ -4,6 +4,9 @@ CPython runs signal handlers in the main thread, between two instructions: at th
 at a jump back. ``run_places`` traces a call once to find all such places in it. Then it makes the call once for each
 place, on a simulated disk, and raises there. In a call that postpones Ctrl-C, it sends the signal instead.
 
+Half of the interruptions raise a ``KeyboardInterrupt``, and half a ``TimeoutError``, but the latter only in code of the
+package: modules of Python may swallow it.
+
 Half of the places are interrupted in a program that has the handlers of Python alone, so that shielded calls postpone
 Ctrl-C. The others are interrupted in a program with a handler of its own, so that a helper thread makes the shielded
 calls (see ``signal_shield``).
@@ -72,7 +75,12 @@ PARTS = 32
 
 
 class Interruption(KeyboardInterrupt):
-    """The exception that the signal handler raises."""
+    """The exception that the signal handler raises, as that for Ctrl-C does."""
+
+
+class AlarmError(TimeoutError):
+    """The exception that the signal handler raises, as programs do that bound a call by ``signal.alarm``. Such an error
+    is an ``OSError``, as those of system calls are."""
 
 
 class ViolationError(AssertionError):
@@ -119,6 +127,8 @@ class Tracer:
 
     Python code of the simulated disk stands for a system call, in which there is no place.
     """
+
+    raises: type[BaseException] = Interruption
 
     def __init__(self, target: tuple[Place, int] | None = None) -> None:
         self.seen: dict[Place, int] = {}
@@ -197,7 +207,7 @@ class Tracer:
 
     def interrupt(self) -> None:
         """Do what the signal handler does: raise."""
-        raise Interruption
+        raise self.raises
 
 
 def _is_finalizing(frame: FrameType | None) -> bool:
@@ -231,7 +241,7 @@ def traced(call: Callable[[], object], target: tuple[Place, int] | None) -> Trac
     tracer = Tracer(target)
     try:
         tracer.run(call)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, AlarmError):
         require(tracer.has_raised, "an interruption that nobody raised")
     else:
         require(not tracer.has_raised, "the interruption did not come out")
@@ -380,10 +390,15 @@ def _run_places(chosen: Mapping[str, Any], run: Interrupt, part: int, parts: int
                         continue
                     places += 1
                     for nth in {1, count}:
+                        is_alarm = (number // 2 + (nth > 1)) % 2 and place.code.co_filename.startswith(_PACKAGE)
+                        raises = AlarmError if is_alarm else Interruption
                         try:
-                            run(scenario, (place, nth))
+                            with patch.object(Tracer, "raises", raises):
+                                run(scenario, (place, nth))
                         except Exception as error:
-                            where = f"{name!r} with the handlers of {handlers}, interrupted at {place}, time {nth}"
+                            where = (
+                                f"{name!r} with the handlers of {handlers}, {raises.__name__} at {place}, time {nth}"
+                            )
                             raise ViolationError(f"{where}: {error!r}") from error
                         done += 1
     return Report(len(chosen), places, done, time.monotonic() - began)

@@ -495,7 +495,8 @@ MUTANTS = (
     Mutant("a series of another length has that of the first", "engine/transaction", "not buffered or self.each_bytes == each_bytes", "True", "tests/unit/engine/test_spill.py::test_lengths_that_a_session_has_measured"),
     Mutant("a series of another length has that of the batch before it", "core/items", "not self.items or self._each_bytes == each_bytes", "True", "tests/unit/core/test_items.py::test_a_batch_knows_its_items"),
     Mutant("an item behind a series has its length", "core/items", "        self._each_bytes = MIXED\n        self.items.append(item)", "        self.items.append(item)", "tests/unit/core/test_items.py::test_a_batch_knows_its_items"),
-    Mutant("an alarm is taken for an owner that has ended", "workers/link", "map(self._socket.recv, (_RECEIVE_BYTES,))))\n            except OSError as error:\n                if is_of_handler(error):\n", "map(self._socket.recv, (_RECEIVE_BYTES,))))\n            except OSError as error:\n                if False:\n", "tests/misuse/test_alarms.py::test_an_alarm_ends_a_wait_for_an_item"),
+    Mutant("an alarm is taken for an error of the system", "system/path_errors", "return () if _is_of_handler(sys.exc_info()[1]) else kinds", "return kinds", "tests/misuse/test_alarms.py::test_an_alarm_ends_a_wait_for_an_item"),
+    Mutant("an alarm is swallowed as an error of the system", "system/path_errors", "return not _is_of_handler(error) and super()", "return super()", "tests/unit/system/test_path_errors.py"),
     # --- Spark
     Mutant("a query acknowledges where its checkpoint says", "spark/stream", "            _acknowledge(options.place, options.subscription, end, self._onlooker.look()[1].identity)\n", "            _acknowledge(Place(end[\"path\"], end[\"queue\"] or None), end[\"subscription\"], end, self._onlooker.look()[1].identity)\n", "tests/spark/test_stream.py::test_a_query_on_a_copy_leaves_the_original_alone"),
     Mutant("only the first target records a marker", "spark/pipelines/stage", "        if not work.takes:\n            self._record(work.marker)\n", "", "tests/spark/test_pipeline.py::test_a_source_with_other_targets_does_not_run_again"),
@@ -519,7 +520,7 @@ MUTANTS = (
     Mutant("the rest of a short write goes to its beginning", "system/files", "pwritev(fd, chunk, offset + written_bytes, flags)", "pwritev(fd, chunk, offset, flags)", "faults"),
     Mutant("a segment that could not be made stays", "storage/segment", "                    disk.unlink(path)\n            raise\n", "                    pass\n            raise\n", "faults", 20068),
     Mutant("a close that fails breaks the queue", "system/disk", "        if error.errno in _CLOSED_BEFORE | told:\n            raise\n", "        raise\n", "faults"),
-    Mutant("a close that fails breaks one of several queues", "system/disk", "    try:\n        close(fd)\n    except OSError as error:\n        if error.errno in _CLOSED_BEFORE | told:\n            raise\n", "    close(fd)\n", "several faults"),
+    Mutant("a close that fails breaks one of several queues", "system/disk", "    try:\n        close(fd)\n    except faults(OSError) as error:\n        if error.errno in _CLOSED_BEFORE | told:\n            raise\n", "    close(fd)\n", "several faults"),
     Mutant("nobody hears that the spare has found no room", "storage/pool", "self._disk.close(fd, NO_SPACE)", "self._disk.close(fd)", "tests/durability/test_failing_closes.py::test_a_spare_that_has_found_no_room"),
 )  # fmt: skip
 

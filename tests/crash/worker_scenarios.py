@@ -349,7 +349,7 @@ def telling(flush: Callable[[], object], told: list[bool]) -> Callable[[], None]
             told.append(True)
         except SessionLostError:
             told.append(False)
-        except KeyboardInterrupt as error:
+        except (KeyboardInterrupt, TimeoutError) as error:
             if isinstance(error.__context__, SessionLostError):
                 told.append(False)
             raise

@@ -95,3 +95,44 @@ def test_an_alarm_is_no_lock_of_another_process(tmp_path: Path, monkeypatch: pyt
             locks.lock(7)
     finally:
         locks.abandon()
+
+
+class Slow:
+    """A codec in whose calls an alarm rings, as often as told."""
+
+    rings = 0
+
+    def encode(self, item: str, /) -> bytes:
+        self._ring()
+        return item.encode()
+
+    def decode(self, data: bytes, /) -> str:
+        self._ring()
+        return data.decode()
+
+    def _ring(self) -> None:
+        if self.rings:
+            self.rings -= 1
+            raise TimeoutError("the alarm")
+
+
+def test_an_alarm_in_a_codec_says_nothing_of_the_item(open_queue: QueueFactory) -> None:
+    """The error of the handler comes out as it is, and the item can be enqueued, or is ready again."""
+    codec = Slow()
+    queue: Any = open_queue(codec=codec, max_attempts=2, dead_letter="dead")
+    with queue.session() as session:
+        codec.rings = 1
+        with pytest.raises(TimeoutError, match=r"^the alarm$"):
+            session.enqueue("a")
+        session.enqueue("a")
+        session.flush()
+        codec.rings = 1
+        with pytest.raises(TimeoutError, match=r"^the alarm$"):
+            session.dequeue()
+        assert queue.stats().held == 0
+        assert session.dequeue() == "a"
+        codec.rings = 1
+        with pytest.raises(TimeoutError, match=r"^the alarm$"):
+            session.reject("a", retry=True)
+        session.flush()
+    assert len(queue) == 0

@@ -41,6 +41,8 @@ MODULES_WITH_THREADS = {
     "workers/shared_queue",
 }
 DOORS = {"system/byte_locks", "system/disk", "system/sockets", "system/startup", "system/wakeup"}
+CATCHES_PLAINLY = ("serving/", "system/path_errors")
+"""Modules below the faces that may catch an ``OSError`` of a signal handler: the threads of ``serving`` have none."""
 FOLDER_FILES_MAX = 14
 TESTS = ROOT / "tests"
 TESTS_FILES_MAX = 3
@@ -66,6 +68,8 @@ def problems(module: str, source: str) -> Iterator[str]:
             yield f"{module} enters {lock}, a plain lock of threading: make it by interrupts.locks"
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
             yield f"{module} imports *"
+        if PLACE[module][0] < FIRST_FACE and not module.startswith(CATCHES_PLAINLY) and _catches_plainly(node):
+            yield f"{module} catches an OSError of signal handlers, too: except faults(OSError), and its suppress"
         for imported in _imports(node):
             if imported.startswith("."):
                 for below in _modules_of(module, node):
@@ -126,6 +130,25 @@ def _defined_anywhere() -> set[str]:
     """Return the private names that the package defines, without those that each ``NamedTuple`` has."""
     found = set().union(*(_defined(ast.parse(path.read_text(encoding="utf-8"))) for path in MODULES))
     return found - set(dir(Folder))
+
+
+def _catches_plainly(node: ast.AST) -> bool:
+    """Return whether a clause names ``OSError`` itself, or a module takes ``suppress`` from ``contextlib`` for it."""
+    if isinstance(node, ast.ExceptHandler):
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        return any(each is not None and _name(each) == "OSError" for each in kinds)
+    if not isinstance(node, ast.Module):
+        return False
+    within = list(ast.walk(node))
+    plain = any(
+        isinstance(each, ast.ImportFrom) and each.module == "contextlib" and _takes_suppress(each) for each in within
+    )
+    calls = [each for each in within if isinstance(each, ast.Call) and _name(each.func) == "suppress"]
+    return plain and any(_name(kind) == "OSError" for call in calls for kind in call.args)
+
+
+def _takes_suppress(node: ast.ImportFrom) -> bool:
+    return any(alias.name == "suppress" for alias in node.names)
 
 
 def _entered(node: ast.AST) -> set[str]:
@@ -232,6 +255,9 @@ def test_module_keeps_the_rules(path: Path) -> None:
         ("spark/writer", "from .source import register", "not on a lower floor"),
         ("spark/options", "from ..engine.store import Store", "public names"),
         ("compat/standard_queue", "def f(self):\n    with self.not_full:\n        pass", "a plain lock"),
+        ("engine/store", "try:\n    pass\nexcept OSError:\n    pass", "of signal handlers"),
+        ("engine/store", "try:\n    pass\nexcept (KeyError, OSError):\n    pass", "of signal handlers"),
+        ("queue", "from contextlib import suppress\nwith suppress(OSError):\n    pass", "of signal handlers"),
         ("core/state", "def f():\n" + "    x = 1\n" * 71, "71 lines"),
         ("core/state", "x = 1\n" * 801, "800 lines"),
     ],

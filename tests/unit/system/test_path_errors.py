@@ -8,7 +8,15 @@ import os
 import pytest
 
 from persistentqueue.errors import CorruptionError, MemoryShortageError
-from persistentqueue.system.path_errors import ABSENT, OUT_OF_REACH, is_no_plain_file, is_out_of_reach, may_pass
+from persistentqueue.system.path_errors import (
+    ABSENT,
+    OUT_OF_REACH,
+    faults,
+    is_no_plain_file,
+    is_out_of_reach,
+    may_pass,
+    suppress,
+)
 
 FACTS = ("ENOENT", "ENOTDIR", "EACCES", "EPERM", "ELOOP", "ENAMETOOLONG")
 PASSING = ("EMFILE", "ENFILE", "ENOMEM", "ETIMEDOUT", "EIO", "ESTALE", "EINTR", "EAGAIN", "EBUSY", "ENOSPC", "EDQUOT")
@@ -45,3 +53,23 @@ def test_the_classes_and_the_numbers_agree() -> None:
 def test_of_the_errors_of_the_package_only_a_lack_of_memory_passes() -> None:
     assert may_pass(MemoryShortageError("q", 0, 1))
     assert not may_pass(CorruptionError("q", 0, "a header", "zeros"))
+
+
+def test_an_error_of_a_signal_handler_passes_by_a_clause_for_errors_of_calls() -> None:
+    """``faults`` and ``suppress`` let out a ``TimeoutError`` without a number, and handle that of a system call."""
+    with pytest.raises(TimeoutError, match=r"^the alarm$"):
+        try:
+            raise TimeoutError("the alarm")
+        except faults(OSError, ValueError):
+            pytest.fail("it was handled")
+    with pytest.raises(TimeoutError, match=r"^the alarm$"), suppress(OSError, ValueError):
+        raise TimeoutError("the alarm")
+    for error in (_error("ETIMEDOUT"), OSError("of a codec"), ValueError()):
+        with suppress(OSError, ValueError):
+            raise error
+        try:
+            raise error
+        except faults(OSError, ValueError):
+            pass
+    with pytest.raises(KeyError), suppress(OSError):
+        raise KeyError

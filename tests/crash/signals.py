@@ -23,13 +23,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from persistentqueue import PersistentQueue, Session, check, transaction
 from tests.support.queues import receive_signals
 
-from .interrupts import Interruption, ViolationError, await_idle
+from .interrupts import AlarmError, Interruption, ViolationError, await_idle
 
 _DELAY_SECONDS = (0.00001, 0.0006)
 """Shortest and longest delay of a signal after the start of its call."""
@@ -48,16 +49,17 @@ while delay := sys.stdin.buffer.read(8):
 
 
 class Timer:
-    """Interrupts calls by the signal of a timer, whose handler raises while it is armed."""
+    """Interrupts calls by the signal of a timer, whose handler raises while it is armed: the two errors in turn."""
 
     def __init__(self) -> None:
         self._armed = False
+        self._errors = cycle((Interruption, AlarmError))
         signal.signal(signal.SIGALRM, self._raise)
 
     def _raise(self, *_: object) -> None:
         if self._armed:
             self._armed = False
-            raise Interruption
+            raise next(self._errors)
 
     def attempt(self, call: Callable[[], Any], delay_seconds: float) -> tuple[bool, Any]:
         """Make the call while a signal is on its way; return if it ended well, and its result."""
@@ -66,7 +68,7 @@ class Timer:
             self._armed = True
             result = call()
             self._armed = False
-        except Interruption:
+        except (Interruption, AlarmError):
             return False, None
         return True, result
 

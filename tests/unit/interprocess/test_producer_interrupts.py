@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
 from persistentqueue import Producer
 from persistentqueue.core.items import Batch
 from persistentqueue.interrupts.call_guard import FREE_THREADED
-from tests.crash.interrupts import Place, Tracer, drained
+from tests.crash.interrupts import AlarmError, Interruption, Place, Tracer, drained, traced
 from tests.crash.scenarios import PATH, A, B, C, World
 from tests.support.disks import call_on
 from tests.support.queues import receive_signals
@@ -22,7 +23,8 @@ ITEMS = [A, B, C]
 def _interrupted_everywhere(
     prepare: Callable[[Producer[bytes]], Callable[[], object]], check: Callable[[World, Producer[bytes]], None]
 ) -> None:
-    """Make the call that ``prepare`` returns once for each place in it, interrupted there, and ``check`` the rest."""
+    """Make the call that ``prepare`` returns for each place in it, interrupted there by each of two errors, which must
+    come out, and ``check`` the rest."""
     receive_signals()
 
     def run(target: tuple[Place, int] | None) -> dict[Place, int]:
@@ -30,11 +32,8 @@ def _interrupted_everywhere(
         world.open("q").close()
         with call_on(world.disk, Producer, PATH, "q") as producer:
             call = prepare(producer)
-            tracer = Tracer(target)
-            try:
-                tracer.run(call)
-            except KeyboardInterrupt:
-                assert tracer.has_raised
+            tracer = traced(call, target)
+            if tracer.has_raised:
                 try:
                     check(world, producer)
                 except AssertionError as error:
@@ -48,7 +47,9 @@ def _interrupted_everywhere(
     assert len(seen) > (19 if calls_less else 20)
     for place, count in seen.items():
         for nth in {1, count}:
-            run((place, nth))
+            for raises in (Interruption, AlarmError):
+                with patch.object(Tracer, "raises", raises):
+                    run((place, nth))
 
 
 def _spilling(producer: Producer[bytes]) -> None:

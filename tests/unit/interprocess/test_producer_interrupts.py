@@ -23,8 +23,10 @@ ITEMS = [A, B, C]
 def _interrupted_everywhere(
     prepare: Callable[[Producer[bytes]], Callable[[], object]], check: Callable[[World, Producer[bytes]], None]
 ) -> None:
-    """Make the call that ``prepare`` returns for each place in it, interrupted there by each of two errors, which must
-    come out, and ``check`` the rest."""
+    """Make the call that ``prepare`` returns once for each place in it, interrupted there, and ``check`` the rest.
+
+    The interruption is each of two errors in turn, and must come out.
+    """
     receive_signals()
 
     def run(target: tuple[Place, int] | None) -> dict[Place, int]:

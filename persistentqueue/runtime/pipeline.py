@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import atexit
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, TimeoutError  # noqa: A004 - not the built-in one before 3.11
+from copy import copy
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from ..core.intervals import join_runs
@@ -277,6 +279,26 @@ class Handed(NamedTuple):
         return transaction.marker is None and not transaction.pieces and self.timeout_seconds is None
 
 
+class _Failure:
+    """The error of a flush that failed. Of an error of the package it keeps a copy, without the traceback.
+
+    Where a ticket has raised the error, its traceback keeps all local variables, and perhaps the session. The thread of
+    the pipeline would keep that session for ever.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._kept, self._raised = error, None
+        if isinstance(error, PersistentQueueError):
+            self._kept, self._raised = copy(error), weakref.ref(error)
+            self._kept.__cause__ = error.__cause__
+
+    @property
+    def error(self) -> BaseException:
+        """The error itself, as long as the ticket or its caller has it; then the copy."""
+        raised = self._raised() if self._raised is not None else None
+        return self._kept if raised is None else raised
+
+
 class Committing(Protocol):
     """The open queue, as a pipeline uses it. Its end ends the pipeline."""
 
@@ -312,7 +334,7 @@ class Pipeline:
         self.given_bytes = 0
         """Bytes in memory of all items that were handed over. The session's thread writes it."""
         self._taken_bytes = 0
-        self._failure: BaseException | None = None
+        self._failure: _Failure | None = None
         """Error of the first flush that failed; None if there was none since the last rollback."""
         self._failed: list[Transaction] = []
         """Transactions of flushes that failed since the last rollback. The pipeline's thread appends, the session's
@@ -501,8 +523,8 @@ class Pipeline:
 
     def _report(self) -> None:
         """Log failed flushes of a session that was dropped: no call of it is left that could raise."""
-        if self._failed:
-            failure = self._failure
+        if self._failed and self._failure is not None:
+            failure = self._failure.error
             LOGGER.warning(
                 "%s: a session was dropped, and %d of its flushes had failed (%s: %s), so their work is rolled back: "
                 "use the session in a with block, which raises the error",
@@ -534,7 +556,7 @@ class Pipeline:
         try:
             self._commit_all(batch)
         except BaseException as error:  # for lack of memory, perhaps: no thread may wait for ever
-            self._failure = self._failure or error
+            self._failure = self._failure or _Failure(error)
             for each in batch:
                 if not each.ticket.done():
                     self._fail(each, error)
@@ -565,7 +587,7 @@ class Pipeline:
         if isinstance(error, PersistentQueueError) and not isinstance(error, BrokenQueueError):
             return False
         if error is not None:
-            self._failure = error  # of each of them it is unknown whether it is durable
+            self._failure = _Failure(error)  # of each of them it is unknown whether it is durable
             for each in lot:
                 self._fail(each, error)
             return True
@@ -585,7 +607,7 @@ class Pipeline:
         if error is None:
             _succeed(handed.ticket, not transaction.skipped)
         else:
-            self._failure = error
+            self._failure = _Failure(error)
             self._fail(handed, error)
 
     def _commit(self, transaction: Transaction, timeout_seconds: float | None) -> BaseException | None:
@@ -606,9 +628,9 @@ class Pipeline:
         self._failed.append(handed.transaction)
         _fail(handed.ticket, error)
 
-    def _behind(self, failure: BaseException) -> PrecedingFlushError:
-        error = PrecedingFlushError(self.directory, failure)
-        error.__cause__ = failure
+    def _behind(self, failure: _Failure) -> PrecedingFlushError:
+        error = PrecedingFlushError(self.directory, failure.error)
+        error.__cause__ = error.failure
         return error
 
 

@@ -262,6 +262,33 @@ def test_a_session_that_ends_releases_what_failed(
     assert drain(queue) == [b"0", b"1"]
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_error_that_was_raised_keeps_no_session(open_queue: QueueFactory) -> None:
+    """A session is dropped with its thread, and releases its items, also if a ticket has raised an error in the same
+    function."""
+    queue = open_queue(max_items=2)
+    put(queue, b"0", b"1")
+
+    def work() -> None:
+        session = queue.session()
+        assert session.dequeue() == b"0"
+        session.enqueue_many([b"x"] * 3)
+        ticket = session.flush(wait=False)
+        with pytest.raises(QueueFullError):
+            ticket.result(SECONDS)
+        del ticket
+        with pytest.raises(PrecedingFlushError, match="QueueFullError") as caught:
+            session.flush()
+        assert isinstance(caught.value.failure, QueueFullError)
+        assert caught.value.failure is caught.value.__cause__
+        assert session.dequeue() == b"1"
+
+    work()
+    gc.collect()
+    await_end_of_threads()
+    assert drain(queue) == [b"0", b"1"]
+
+
 def test_the_end_of_a_block_raises_what_failed(open_queue: QueueFactory) -> None:
     """A ``with`` block with failed flushes ends with an error, unless another one leaves it or it was rolled back."""
     queue = open_queue(max_items=1)

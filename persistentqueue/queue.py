@@ -103,7 +103,7 @@ class PersistentQueue(Uncopyable, Consumer[Session[T]], Generic[T]):
         memory_bytes: Upper bound in bytes for the items in memory, however many are queued. Default 64 MiB; at least
             0. Or a ``MemoryBudget`` that several queues share.
         inline_bytes: Size in bytes up to which a group is committed with one sync instead of two. Default 128 KiB; at
-            least 0, and at most a sixteenth of ``max_disk_bytes`` takes effect.
+            least 0. With ``max_disk_bytes``, at most a sixteenth of it and 45 % of ``log_bytes`` take effect.
         log_bytes: Initial size of the log in bytes. Default 1 MiB; at least 4096. It grows with the rate of commits: up
             to 4 MiB, or up to four segments, but at most 64 MiB.
         pool_min_bytes: Bytes of empty files that maintenance makes ahead for new segments. Default 0; at least 0.

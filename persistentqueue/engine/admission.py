@@ -17,7 +17,7 @@ from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
 from ..core.intervals import count_of
 from ..errors import QueueFullError, ResourceError
-from ..storage.inbox_limits import Unfreed, marker_bytes, reserve_bytes
+from ..storage.inbox_limits import CHECKPOINTS_PER_LOG, ENQUEUES_PER_LOG, Unfreed, marker_bytes, reserve_bytes
 from ..storage.layout import DAMAGED_SUFFIX
 from ..system.quota import OverLimitError
 from .context import Context
@@ -27,6 +27,8 @@ from .transaction import Transaction
 _LOGS_PER_LIMIT = 16
 """Divisor of ``max_disk_bytes``: a log that grows with the rate of commits, or a frame with blocks, stays below this
 part."""
+_INLINE = ENQUEUES_PER_LOG - 1 / CHECKPOINTS_PER_LOG
+"""Part of a log that is free for a frame with blocks, behind the longest checkpoint that does not make the log grow."""
 
 
 def measure_bytes(transaction: Transaction, envelope_bytes: int = 0) -> int:
@@ -86,6 +88,18 @@ class Limits:
         """
         most_bytes = self._settings.max_disk_bytes
         return log_bytes if most_bytes is None else min(log_bytes, most_bytes // _LOGS_PER_LIMIT)
+
+    @property
+    def inline_bytes(self) -> int:
+        """Most bytes of a group's blocks in its frame.
+
+        With ``max_disk_bytes``, a log of the first length has room for them: where segments have taken the room, no log
+        can grow.
+        """
+        settings = self._settings
+        if settings.max_disk_bytes is None:
+            return settings.inline_bytes
+        return min(self.bounded_bytes(settings.inline_bytes), int(_INLINE * settings.log_bytes))
 
     def refuse(
         self, transaction: Transaction, limit: str, directory: str = "", has_failed: bool = False

@@ -164,7 +164,7 @@ class Committer:
         self._limits = limits
         self._counted = limits if (limits.max_items, limits.max_bytes) != (None, None) else None
         self._block_bytes = BLOCK_HEADER_BYTES + segments.envelopes.most_bytes
-        self._inline_bytes = limits.bounded_bytes(context.settings.inline_bytes)
+        self._inline_bytes = limits.inline_bytes
         self._short_bytes = min(self._inline_bytes, BLOCK_BYTES)
         self._make_room = make_room
         """Gives back space when the disk is full. Takes the error; returns whether trying again is worth it."""

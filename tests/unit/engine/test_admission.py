@@ -407,6 +407,19 @@ def test_what_was_spilled_is_no_room(open_queue: QueueFactory) -> None:
 # --- settings and statistics ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("limit_bytes", range(700 * KIB, 1600 * KIB, 30 * KIB))
+@pytest.mark.parametrize("size_bytes", [28 * KIB, 46 * KIB, 60 * KIB])
+def test_an_item_in_the_log_fits_beside_the_first_segment(
+    open_queue: QueueFactory, limit_bytes: int, size_bytes: int
+) -> None:
+    """Below ``max_disk_bytes``, an item that is short enough for the log fits into an empty queue, whatever its first
+    segment takes."""
+    queue = open_queue(max_disk_bytes=limit_bytes, log_bytes=64 * KIB, disk=IN_CACHE)
+    for _ in range(3):
+        put(queue, bytes(size_bytes))
+        assert drain(queue) == [bytes(size_bytes)]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -34,7 +34,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -53,7 +52,9 @@ def _is_main_interpreter() -> bool:
     try:
         is_main: bool = _thread._is_main_interpreter()  # type: ignore[attr-defined]
     except AttributeError:  # pragma: no cover - Python 3.10 and 3.11
-        interpreters: Any = import_module("_xxsubinterpreters")
+        # A statement, not a call of ``import_module``: programs such as PyInstaller find the modules to pack by it.
+        import _xxsubinterpreters as interpreters  # type: ignore[import-not-found] # noqa: PLC0415
+
         is_main = interpreters.get_current() == interpreters.get_main()
     return is_main
 

@@ -70,6 +70,8 @@ def problems(module: str, source: str) -> Iterator[str]:
             yield f"{module} imports *"
         if PLACE[module][0] < FIRST_FACE and not module.startswith(CATCHES_PLAINLY) and _catches_plainly(node):
             yield f"{module} catches an OSError of signal handlers, too: except faults(OSError), and its suppress"
+        if isinstance(node, ast.Call) and _name(node.func) == "import_module" and ast.unparse(node.args[0])[0] in "'\"":
+            yield f"{module} imports a module by a call: programs that pack modules find only statements"
         for imported in _imports(node):
             if imported.startswith("."):
                 for below in _modules_of(module, node):
@@ -243,6 +245,7 @@ def test_module_keeps_the_rules(path: Path) -> None:
         ("aio/item_waiter", "import threading", "no threads"),
         ("aio/session", "from persistentqueue.runtime.open_queue import Group", "public names"),
         ("core/state", "from .frame import *", "imports *"),
+        ("core/state", 'import_module("json")', "by a call"),
         ("transactions", "def join(session):\n    session._together = None", "private to another module"),
         ("runtime/maintenance", "def trim(open_queue):\n    open_queue._store.trim()", "private to another module"),
         ("aio/session", "def hold(session):\n    session._open_queue.now()", "private to another module"),

@@ -18,10 +18,11 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from stat import S_IMODE, S_ISSOCK, S_IWGRP
 from typing import Final, TypeAlias
 
-from .path_errors import suppress
+from .path_errors import faults, suppress
 
 Socket: TypeAlias = socket.socket
 NEW_SUFFIX: Final = ".new"
@@ -37,6 +38,10 @@ _GROUPS_BYTES = 1024
 """The largest buffer that ``getsockopt`` of Python takes."""
 _SO_PEERGROUPS = 59
 _ROOT = 0
+_NO_SOCKET = (
+    "the file system may have no sockets: put the queue on another one, or use it in one process, without connect() "
+    "and serve=True; other processes can enqueue with a Producer"
+)
 _MAIN_PROCESS = "MainProcess"
 
 
@@ -51,7 +56,7 @@ def listen(directory: str, name: str) -> Socket:
             os.unlink(path)
         with suppress(OSError):  # on Linux, the file is made with these rights, less those that the umask takes
             os.fchmod(server.fileno(), mode)
-        _reach(directory, new, server.bind)
+        _reach(directory, new, partial(_bind, server, path))
         if S_IMODE(os.lstat(path).st_mode) != mode:
             _permit(path, mode)
         server.listen(BACKLOG)
@@ -61,6 +66,14 @@ def listen(directory: str, name: str) -> Socket:
         server.close()
         raise
     return server
+
+
+def _bind(server: Socket, path: str, short: str) -> None:
+    """Bind the socket to its path, by a name that is short enough. Raises ``OSError``, with what to do."""
+    try:
+        server.bind(short)
+    except faults(OSError) as error:
+        raise OSError(error.errno, f"{error.strerror}: {_NO_SOCKET}", path) from error
 
 
 def _permit(path: str, mode: int) -> None:

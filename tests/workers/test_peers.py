@@ -3,6 +3,7 @@ processes of other users, and failures of the owner's thread. The owner is this 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -415,6 +416,24 @@ def test_rights_of_the_socket(
     assert stat.S_IMODE(os.lstat(tmp_path / SOCKET_NAME).st_mode) == expected
     if sys.platform == "linux":
         assert [each & ~expected for each in made] == [0]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EIO, errno.EOPNOTSUPP])
+def test_a_file_system_without_sockets(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the file system makes no sockets, as exFAT, the error of an owner names the path, and says what to do. The
+    queue can be used without serving."""
+
+    def refuse(made: socket.socket, path: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    for call in (lambda: connect(tmp_path, "q"), lambda: PersistentQueue(tmp_path, "q", serve=True)):
+        with pytest.raises(OSError, match="may have no sockets: put the queue on another one, or use") as caught:
+            call()
+        assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / "q" / f"{SOCKET_NAME}.new"))
+    with PersistentQueue(tmp_path, "q") as queue:
+        put(queue, b"one")
+        assert drain(queue) == [b"one"]
 
 
 @pytest.mark.parametrize("put", [os.symlink, os.link])

@@ -15,6 +15,7 @@ ADVICE: Final = {
     errno.EROFS: "mount the file system for writing, or read the queue with a View",
     errno.ENAMETOOLONG: "give a shorter path",
     errno.ELOOP: "remove the symbolic links that lead to each other",
+    errno.ENOLCK: "use a file system that has locks; one over a network needs its lock service",
     errno.ENOENT: "correct the path, or make the directories that it names",
 }
 """Advice for each error number that the operating system reports about the path of a queue."""

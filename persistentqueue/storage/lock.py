@@ -270,7 +270,7 @@ class Lock:
         owner = read_owner(self._disk, self.path)
         if owner is None:
             return QueueLockedError(self.path, None, None, None)
-        is_here = (owner.pid, owner.host) == (self._disk.getpid(), self._disk.gethostname())
+        is_here = is_held_here(self._disk, self.path, owner.pid, owner.host)
         return QueueLockedError(self.path, *owner, _OPEN_HERE if is_here else "")
 
     def _sign(self, inode: str) -> None:
@@ -410,6 +410,14 @@ def is_held(disk: Disk, path: str) -> bool | None:
     except faults(OSError):
         return None
     return False if owner is None or owner.host == disk.gethostname() else None
+
+
+def is_held_here(disk: Disk, path: str, pid: int | None, host: str | None) -> bool:
+    """Return whether the owner that the held lock describes is this process.
+
+    Containers can have the same host name, and each of them has a process 1. The system hides the locks of the others.
+    """
+    return (pid, host) == (disk.getpid(), disk.gethostname()) and is_held(disk, path) is not False
 
 
 def _kernel_locks(disk: Disk) -> list[str]:

@@ -39,6 +39,7 @@ from ..serving.protocol import CALLS_ONLY, CONNECTION_BYTES, VERSION, Call, Fail
 from ..serving.values import decode_value
 from ..session import Session
 from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
+from ..storage.lock import LOCK_NAME, is_held_here
 from ..subscription import Subscription
 from ..system import sockets
 from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk, dirname, join, realpath
@@ -289,7 +290,7 @@ class Owner(Generic[T]):
         pid, host = (locked.pid, locked.host) if locked is not None else self._locked_by()
         if locked is not None and dirname(locked.path) != self.directory:
             return NotServedError(self.directory, pid, taken=dirname(locked.path))
-        is_here = (pid, host) == (self.disk.getpid(), self.disk.gethostname())
+        is_here = is_held_here(self.disk, join(self.directory, LOCK_NAME), pid, host)
         return NotServedError(self.directory, pid, exists=exists, is_here=is_here)
 
     def _recognize(self, identity: object) -> None:

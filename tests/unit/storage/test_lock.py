@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from persistentqueue import (
-    QueueLockedError,
-)
+from persistentqueue import NotServedError, PersistentQueue, QueueLockedError, UnusablePathError, connect
 from persistentqueue.storage.lock import Lock
 from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
 
 
 def test_lock_that_cannot_be_signed_or_read(tmp_path: Path) -> None:
@@ -33,6 +33,38 @@ def test_lock_that_cannot_be_signed_or_read(tmp_path: Path) -> None:
     lock.release()
     other.acquire(0)
     other.release()
+
+
+def test_a_file_system_without_locks(tmp_path: Path) -> None:
+    """If the file system has no locks, the error names the path, and says what to do."""
+
+    def refuse(fd: int) -> bool:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with pytest.raises(UnusablePathError, match="use a file system that has locks") as caught:
+        call_on(replace(DISK, lock=refuse), PersistentQueue, tmp_path, "q")
+    assert caught.value.path.startswith(str(tmp_path))
+
+
+def test_an_owner_in_another_container(tmp_path: Path) -> None:
+    """A process does not take the owner of a lock for itself if a container of the same host name has the lock.
+
+    Both can have the same process id, and the system hides that lock.
+    """
+    hidden = tmp_path / "locks"
+    hidden.touch()
+
+    def opened(path: str, flags: int, mode: int) -> int:
+        return DISK.open(str(hidden) if path == "/proc/locks" else path, flags, mode)
+
+    inside = replace(DISK, open=opened)
+    with PersistentQueue(tmp_path, "q"):
+        with pytest.raises(QueueLockedError) as locked:
+            call_on(inside, PersistentQueue, tmp_path, "q")
+        assert locked.value.pid == os.getpid() and "that is this process" not in str(locked.value)
+        with pytest.raises(NotServedError) as unserved:
+            call_on(inside, connect, tmp_path, "q", lock_timeout=0.0)
+        assert unserved.value.pid == os.getpid() and not unserved.value.is_here
 
 
 def test_lock_file_that_lost_its_name(tmp_path: Path) -> None:

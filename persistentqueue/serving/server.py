@@ -223,6 +223,7 @@ class Server:
 
     def _run(self) -> None:
         assert self._bell is not None
+        SERVING[threading.get_ident()] = self.directory
         service, bell, now = self._service, self._bell, self._served.now
         due = now()  # the first turn looks at the sessions that the last owner has left
         try:
@@ -247,6 +248,7 @@ class Server:
             self.on_failure()
         finally:
             self._end.come()  # first: see ``_begin_to_leave``
+            del SERVING[threading.get_ident()]
             if self._departure is not None:
                 self._departure.drop(self)
 
@@ -454,6 +456,8 @@ def _leave_together(servers: Iterable[Server]) -> None:
 
 
 _SERVERS: Members[Server] = Members()
+SERVING: dict[int, str] = {}
+"""The directory of the queue that each thread of a server serves, by the thread's identifier."""
 
 
 def server_of(directory: str) -> Server | None:
@@ -462,6 +466,7 @@ def server_of(directory: str) -> Server | None:
 
 
 def _abandon_all() -> None:
+    SERVING.clear()  # the threads are gone, and others may get their identifiers
     for server in _SERVERS:
         server.abandon()
 

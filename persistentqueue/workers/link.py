@@ -8,9 +8,10 @@ to come. ``settle`` finishes such a call.
 from __future__ import annotations
 
 from math import ceil
+from threading import get_ident
 from typing import NamedTuple
 
-from ..errors import ItemTooLargeError, PersistentQueueError
+from ..errors import ItemTooLargeError, PersistentQueueError, ReentrantUseError
 from ..interrupts.locks import RLock
 from ..interrupts.members import Members
 from ..serving.protocol import (
@@ -27,6 +28,7 @@ from ..serving.protocol import (
     Take,
     encode,
 )
+from ..serving.server import SERVING
 from ..system.disk import after_fork_in_child
 from ..system.path_errors import faults, suppress
 from ..system.sockets import NO_SIGNAL, Socket, cut
@@ -65,7 +67,8 @@ class Link:
     """A connection to the owner, for one thread at a time. ``give_up``, ``wait_no_more`` and ``cut`` are for any
     thread."""
 
-    def __init__(self, connection: Socket) -> None:
+    def __init__(self, connection: Socket, directory: str) -> None:
+        self._directory = directory
         self._socket = connection
         self._calls = FIRST_CALL - 1
         self.going: Going | None = None
@@ -82,8 +85,14 @@ class Link:
     def call(self, message: Message, *before: bytes) -> Message:
         """Send a message, and return its answer. ``end`` must follow when its effect was noted.
 
-        ``before`` are messages without an answer, which are sent first. Raises ``LinkLostError``.
+        ``before`` are messages without an answer, which are sent first. Raises ``LinkLostError``. Raises
+        ``ReentrantUseError`` in the thread that would have to answer, where a handler of ``logging`` has called.
         """
+        if SERVING.get(get_ident()) == self._directory:
+            raise ReentrantUseError(
+                f"{self._directory}: called by a log handler in the thread that serves this queue, which would wait "
+                "for itself: make this call in another thread"
+            )
         self._calls = call = (self._calls + 1) & 0xFFFFFFFF
         data = encode(message, call)
         with self._cancelling:  # a cancel of the last call is sent whole

@@ -386,7 +386,7 @@ class Owner(Generic[T]):
             connection = sockets.connect(self.directory, SOCKET_NAME)
         if connection is None:
             return None
-        link = Link(connection)
+        link = Link(connection, self.directory)
         try:
             with naming_paths(self.directory):
                 found = self.disk.lstat(self.directory)

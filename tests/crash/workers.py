@@ -222,7 +222,7 @@ class Worker:
             self.wire = self.world.connect(self.name)
             if self.wire is None:
                 continue
-            link = Link(self.wire.socket)
+            link = Link(self.wire.socket, DIRECTORY)
             with suppress(LinkLostError):
                 answer = link.call(Hello({**fields, "connection": connection.hex()}))
                 link.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -25,14 +27,19 @@ from persistentqueue import (
     NotServedError,
     OtherOptionsWarning,
     PersistentQueue,
+    ReentrantUseError,
     SessionLostError,
     TooManyFilesError,
     connect,
 )
 from persistentqueue.compat import Empty, Full, Queue, ShutDown
 from persistentqueue.compat.standard_queue import UNDONE_CALLS_MAX
+from persistentqueue.storage.layout import SOCKET_NAME
+from persistentqueue.system import sockets
+from persistentqueue.system.event_log import LOGGER
 from persistentqueue.workers.owner import Owner
 from tests.faces.test_compat import Waiting, get_and_end, in_thread
+from tests.support.limits import SECONDS
 from tests.support.queues import wait_for
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and signals")
@@ -576,3 +583,33 @@ def test_daemon_threads_end_with_the_owner(tmp_path: Path) -> None:
     with PersistentQueue(tmp_path / "queue") as core:
         assert core.recovery.clean
         assert len(core) == 1
+
+
+def test_a_log_handler_that_puts_into_the_queue(tmp_path: Path) -> None:
+    """A handler of ``logging`` gets ``ReentrantUseError`` in the thread that serves the queue, and that goes on."""
+    refused: SimpleQueue[ReentrantUseError] = SimpleQueue()
+
+    class Handler(logging.Handler):
+        """Puts each message into the queue."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            """Put the message, or note the error."""
+            try:
+                shared.put(record.getMessage())
+            except ReentrantUseError as error:
+                refused.put(error)
+
+    handler = Handler()
+    LOGGER.addHandler(handler)
+    try:
+        with Queue(tmp_path / "q", shared=True) as shared:
+            peer = sockets.connect(str(tmp_path / "q"), SOCKET_NAME, SECONDS)
+            assert peer is not None
+            with peer:
+                peer.sendall(b"\xff" * 100)  # no worker sends this: the owner logs it
+                assert "in the thread that serves this queue" in str(refused.get(timeout=SECONDS))
+            shared.put("one")
+            assert (shared.get(), shared.qsize()) == ("one", 0)
+            shared.task_done()
+    finally:
+        LOGGER.removeHandler(handler)

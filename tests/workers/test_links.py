@@ -79,7 +79,7 @@ class Script:
 
 def session_on(*scripts: Script, prefetches: bool = False, counts: bool = False) -> WorkerSession[bytes]:
     """Return a session whose owners are these scripts, one after the other. They may count attempts."""
-    links = iter([Link(script.socket) for script in scripts])
+    links = iter([Link(script.socket, "") for script in scripts])
     presence = Presence(NoLocks(), bytes(16))  # so no owner keeps anything for it
 
     def attach(_connection: bytes, _stop: Callable[[], bool]) -> Attached:
@@ -142,13 +142,13 @@ def test_an_answer_is_read_if_the_owner_takes_no_more() -> None:
             raise BrokenPipeError
 
     lack = encode_error(TooManyFilesError("/q", 24, "too many files are open"))
-    link = Link(Ended(Failed(lack)).socket)
+    link = Link(Ended(Failed(lack)).socket, "")
     assert link.call(Outcome(1)) == Failed(lack)
 
 
 def test_a_child_waits_for_no_cancel_of_its_parent() -> None:
     """In a forked child, a call can be given up although a thread of the parent was sending a cancel."""
-    link = Link(Script().socket)
+    link = Link(Script().socket, "")
     held, free = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -25,6 +25,7 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from copy import copy
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -535,7 +536,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
 
     def _check(self, is_new: bool = False) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise copy(self._failure) from self._failure.__cause__  # else its traceback would grow with each call
         if is_new and self._closing.is_under_way:  # the last flush may not see what begins now
             raise closed(self._path)
         if self._core is None:

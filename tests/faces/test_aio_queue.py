@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 from unittest.mock import Mock
 
@@ -82,6 +83,23 @@ def test_what_was_put_survives(place: Path) -> None:
 
     run(main())
     assert stored(place) == []
+
+
+def test_the_errors_of_an_ended_queue_stay_short(place: Path) -> None:
+    """Each call of a queue that has ended has an error of its own, with the traceback of this call alone."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            await kill(queue)
+            errors = []
+            for _ in range(3):
+                with pytest.raises(ClosedError, match="crashed by a test") as caught:
+                    await queue.get()
+                errors.append(caught.value)
+            assert len({len(list(walk_tb(each.__traceback__))) for each in errors}) == 1
+            assert len(set(map(id, errors))) == 3
+
+    run(main())
 
 
 def test_what_comes_during_a_close_is_refused_or_durable(place: Path) -> None:

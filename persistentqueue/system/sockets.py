@@ -37,6 +37,9 @@ _CREDENTIALS = struct.Struct("3i")
 _GROUPS_BYTES = 1024
 """The largest buffer that ``getsockopt`` of Python takes."""
 _SO_PEERGROUPS = 59
+_TIME_VALUE = struct.Struct("ll")
+"""A ``struct timeval`` of the system: seconds and microseconds."""
+_MICROSECONDS = 1_000_000
 _ROOT = 0
 _NO_SOCKET = (
     "the file system may have no sockets: put the queue on another one, or use it in one process, without connect() "
@@ -101,11 +104,16 @@ def spare() -> Socket:
 def connect(directory: str, name: str, timeout_seconds: float | None = None) -> Socket | None:
     """Return a connection to the owner; None if no owner serves at this moment. Raises ``OSError``.
 
-    ``timeout_seconds`` bounds each wait for the owner, also those of the connection that is returned.
+    ``timeout_seconds`` bounds each wait for the owner, also those of the connection that is returned: they end with
+    ``EAGAIN``. Python's own time limit raises a ``TimeoutError`` without a number, as signal handlers do.
     """
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        client.settimeout(timeout_seconds)
+        if timeout_seconds is not None:
+            microseconds = max(1, int(timeout_seconds * _MICROSECONDS))
+            limit = _TIME_VALUE.pack(*divmod(microseconds, _MICROSECONDS))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         _reach(directory, name, client.connect)
     except (FileNotFoundError, ConnectionError, NotADirectoryError):
         client.close()

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, connect
-from persistentqueue.system import disk
+from persistentqueue import PersistentQueue, View, connect
+from persistentqueue.storage.layout import SOCKET_NAME
+from persistentqueue.system import disk, sockets
 from persistentqueue.system.byte_locks import LockFile
 from persistentqueue.system.disk import below
 from tests.conftest import QueueFactory
@@ -75,6 +76,17 @@ def test_an_alarm_ends_a_wait_for_room(queue: Any, alarm: Callable[[], object]) 
         other.flush()
         assert session.flush()
         assert queue.peek() == [b"second"]
+
+
+def test_an_alarm_ends_a_wait_for_an_owner_that_hangs(tmp_path: Path, alarm: Callable[[], object]) -> None:
+    """The error of the handler comes out of the question. The end of its own time is None."""
+    PersistentQueue(tmp_path, "q").close()
+    with sockets.listen(str(tmp_path / "q"), SOCKET_NAME):
+        view = View(tmp_path, "q")
+        assert view.connections(timeout=0.01) is None
+        alarm()
+        with pytest.raises(TimeoutError, match=r"^the alarm$"):
+            view.connections(timeout=SECONDS)
 
 
 def test_an_alarm_in_a_call_of_the_system_gets_no_path() -> None:

@@ -90,6 +90,19 @@ def test_contradiction_is_refused(operation: Operation) -> None:
         state.apply(operation)
 
 
+def test_many_operations_at_once_are_refused_at_the_first_contradiction() -> None:
+    """Of many runs that one transaction consumes, the first one that contradicts the state is told, with those before
+    it applied, as one by one."""
+    runs = [(first, 1) for first in range(0, 20, 2)]
+    many = [Dequeue(0, first, count) for first, count in runs]
+    state, wrong = (state_of(segment(1), enqueue(0, 20, 1, 64, 0)) for _ in range(2))
+    state.apply_all(many)
+    assert not any(state.are_unconsumed(0, [run]) for run in runs)
+    with pytest.raises(StateError):
+        wrong.apply_all([*many[:8], Dequeue(0, 4, 1), *many[8:]])
+    assert [wrong.are_unconsumed(0, [run]) for run in runs] == [False] * 8 + [True] * 2
+
+
 def test_consumed_twice_is_refused_at_the_frontier() -> None:
     """A run below the frontier cannot be consumed again."""
     state = state_of(segment(1), enqueue(0, 5, 1, 64, 0), Dequeue(0, 0, 3))

@@ -41,7 +41,9 @@ _TIME_VALUE = struct.Struct("ll")
 """A ``struct timeval`` of the system: seconds and microseconds."""
 _MICROSECONDS = 1_000_000
 _ROOT = 0
-_NO_SOCKET = (
+_NO_SOCKETS = frozenset({errno.EPERM, errno.EIO, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""Errors of file systems that make no sockets."""
+_ADVICE = (
     "the file system may have no sockets: put the queue on another one, or use it in one process, without connect() "
     "and serve=True; other processes can enqueue with a Producer"
 )
@@ -72,11 +74,12 @@ def listen(directory: str, name: str) -> Socket:
 
 
 def _bind(server: Socket, path: str, short: str) -> None:
-    """Bind the socket to its path, by a name that is short enough. Raises ``OSError``, with what to do."""
+    """Bind the socket to its path, by a name that is short enough. Raises ``OSError`` with the path."""
     try:
         server.bind(short)
     except faults(OSError) as error:
-        raise OSError(error.errno, f"{error.strerror}: {_NO_SOCKET}", path) from error
+        advice = f": {_ADVICE}" if error.errno in _NO_SOCKETS else ""
+        raise OSError(error.errno, f"{error.strerror}{advice}", path) from error
 
 
 def _permit(path: str, mode: int) -> None:

@@ -418,17 +418,26 @@ def test_rights_of_the_socket(
         assert [each & ~expected for each in made] == [0]
 
 
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EIO, errno.EOPNOTSUPP])
-def test_a_file_system_without_sockets(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the file system makes no sockets, as exFAT, the error of an owner names the path, and says what to do. The
-    queue can be used without serving."""
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EPERM, "may have no sockets: put the queue on another one, or use"),
+        (errno.EIO, "may have no sockets: put the queue on another one, or use"),
+        (errno.EOPNOTSUPP, "may have no sockets: put the queue on another one, or use"),
+        (errno.EROFS, "Read-only file system(?!.*sockets)"),
+        (errno.EACCES, "Permission denied(?!.*sockets)"),
+    ],
+)
+def test_an_owner_without_a_socket(number: int, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no socket can be made, the error of an owner names the path. It says what to do on a file system without
+    sockets, such as exFAT. The queue can be used without serving."""
 
     def refuse(made: socket.socket, path: str) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(socket.socket, "bind", refuse)
     for call in (lambda: connect(tmp_path, "q"), lambda: PersistentQueue(tmp_path, "q", serve=True)):
-        with pytest.raises(OSError, match="may have no sockets: put the queue on another one, or use") as caught:
+        with pytest.raises(OSError, match=advice) as caught:
             call()
         assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / "q" / f"{SOCKET_NAME}.new"))
     with PersistentQueue(tmp_path, "q") as queue:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import SupportsIndex
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from persistentqueue.core.intervals import Bounds, Cursor, Intervals, Run, joined, united
@@ -146,6 +146,7 @@ def test_many_runs_at_once(changes: list[tuple[int, int, bool]], count: int) -> 
 
 
 @given(MEMBERS, MEMBERS, st.integers(0, 41), st.integers(0, 41))
+@example({1}, set(), 0, 2)
 def test_sets_of_sets(members: set[int], others: set[int], first: int, end: int) -> None:
     """``common``, ``below``, ``rest``, ``within``, ``unite`` and ``subtract`` are those of sets, and join runs that
     touch."""

@@ -96,7 +96,7 @@ def test_many_operations_at_once_are_refused_at_the_first_contradiction() -> Non
     runs = [(first, 1) for first in range(0, 20, 2)]
     many = [Dequeue(0, first, count) for first, count in runs]
     state, wrong = (state_of(segment(1), enqueue(0, 20, 1, 64, 0)) for _ in range(2))
-    state.apply_all(many)
+    state.apply_all([*many[:9], enqueue(20, 1, 1, 164, 1), many[9]])  # one of them stands alone
     assert not any(state.are_unconsumed(0, [run]) for run in runs)
     with pytest.raises(StateError):
         wrong.apply_all([*many[:8], Dequeue(0, 4, 1), *many[8:]])

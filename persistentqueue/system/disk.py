@@ -554,8 +554,11 @@ def _lock(fd: int) -> bool:
     try:  # late: with all that it loads, it takes a third of the package's import
         import portalocker  # noqa: PLC0415
     except ImportError as error:
-        advice = "import it before this process gives up rights or changes its root directory"
-        raise ImportError(f"a lock needs portalocker, which was not found; {advice}", name=error.name) from error
+        advice = "import it before a process gives up rights or changes its root directory"
+        raise ImportError(
+            f"a lock needs portalocker, which was not found: pip install portalocker; if it is installed, {advice}",
+            name=error.name,
+        ) from error
     except (FileNotFoundError, RuntimeError):
         # Its import looks for a directory for temporary files, and a full disk has none. Or it loads thread pools, by
         # way of the package redis, and Python refuses these once the main thread has ended.

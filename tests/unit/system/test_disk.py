@@ -149,10 +149,11 @@ with PersistentQueue({str(tmp_path)!r}, "q") as queue:
 
 
 def test_a_lock_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first lock imports ``portalocker``; a process that can no longer read it learns what to do before."""
+    """The first lock imports ``portalocker``: the error says how to install it, and what helps a process that can no
+    longer read it."""
     monkeypatch.setitem(sys.modules, "portalocker", None)
     with pytest.raises(
-        ImportError, match="import it before this process gives up rights or changes its root"
+        ImportError, match="pip install portalocker; if it is installed, import it before a process gives up rights"
     ) as raised:
         PersistentQueue(tmp_path)
     assert raised.value.name == "portalocker"

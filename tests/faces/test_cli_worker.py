@@ -592,6 +592,20 @@ def test_a_function_that_is_not_there(tasks: Path, monkeypatch: pytest.MonkeyPat
     assert not (tasks / "queues").exists()
 
 
+@pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", ""), ("executable", None)])
+def test_a_program_that_is_no_python_starts_no_worker(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    """A program of PyInstaller, or one that embeds Python, is refused: each worker would start it again."""
+    monkeypatch.setattr(sys, name, value, raising=False)
+    done = cli("worker", tasks / "queues", "orders", "tasks:record", "--until-empty")
+    assert (done.status, done.out) == (2, b"")
+    assert done.err.startswith(
+        "UsageError: a worker process is a Python, and this program is none: run the command with"
+    )
+    assert not (tasks / "queues").exists()
+
+
 def test_the_help_says_what_an_item_that_fails_holds_up() -> None:
     """The help tells that an item which always fails stops the queue, and names the options that prevent it."""
     told = " ".join(cli("worker", "--help").text.split())

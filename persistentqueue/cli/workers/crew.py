@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from persistentqueue import NotServedError, ResourceError
 
+from ..parser import UsageError
 from .loop import DRAINED, HOPELESS, Job, Place, pause_seconds
 from .signals import Signals
 
@@ -43,6 +44,15 @@ directory first, which may have a ``queue.py``."""
 _PATH = [*sys.path]
 """Where modules are found before the module of the function is imported, which may be in the working directory."""
 _LOG = logging.getLogger("persistentqueue")
+
+
+def need_python() -> None:
+    """Raise ``UsageError`` if this process is no Python: each worker would be the same program again."""
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise UsageError(
+            "a worker process is a Python, and this program is none: run the command with an installed Python, or call "
+            "connect() in processes that your program starts"
+        )
 
 
 class Counts(NamedTuple):

@@ -32,7 +32,7 @@ from ..output import answer, log_at_once, note, say
 from ..parser import USE, Number, UsageError, parameter, verb
 from ..streams import FAILED, INTERRUPTED, PROBLEMS, WELL
 from ..summary import made_note, named, owner_text, queues_in
-from .crew import LOOK_SECONDS, Crew
+from .crew import LOOK_SECONDS, Crew, need_python
 from .function import function_at
 from .loop import CODECS, Job, consumer_of
 from .signals import Signals
@@ -287,6 +287,7 @@ def worker(
         access, max_attempts=max_attempts, dead_letter=dead_letter, retry_delay=retry_delay, create=create
     )
     options = replace(options, keep_limits=True)
+    need_python()
     function_at(function)
     counts = dead_letter is not None or retry_delay > 0
     job = Job(

@@ -89,7 +89,7 @@ def transaction(*queues: Any, name: str | None = None) -> AbstractContextManager
     Raises:
         TypeError: If an argument is neither a queue nor a subscription.
         ValueError: If there is no queue, or one of several queues has ``sync=False``. If a queue comes twice, or two
-            directories have different parents. Or if several processes own the queues.
+            directories have different parents. Or if several processes own the queues for two seconds.
         ClosedError: If one of the queues is closed.
         ResourceError: If the operating system lacks something, such as disk space (``DiskFullError``). Nothing was
             committed in any queue, and the sessions keep their operations.

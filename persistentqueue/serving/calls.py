@@ -74,6 +74,15 @@ CONNECTED: Final[Members[Connected]] = Members()
 """The queues that this process is connected to and may own."""
 
 
+class NoCommonOwnerError(ValueError):
+    """This process does not own all queues of a transaction, at least for now. Workers get it as a ``ValueError`` with
+    the same attribute."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.needs_common_owner = True
+
+
 def make_call(queue: object, open_queue: OpenQueue, name: str, arguments: dict[str, Any]) -> Any:
     """Make this call of the queue, and return its result as a json. Raises the errors of the call."""
     if name == "subscription_length":
@@ -111,7 +120,8 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
     """Flush the sessions of several connections of one worker as one transaction over their queues.
 
     Each part has the directory of the queue, the id of the connection, and the number of its flush. The marker is for
-    the first. Raises the errors of ``flush``, and ``ValueError`` if this process does not own one of the queues.
+    the first. Raises the errors of ``flush``, and ``NoCommonOwnerError`` if this process does not own one of the
+    queues.
     """
     found = []
     for directory, connection, number in parts:
@@ -119,7 +129,7 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
             raise ValueError(f"{directory}: expected the number of a flush, got {number!r}")
         server = server_of(directory)
         if server is None:
-            raise ValueError(
+            raise NoCommonOwnerError(
                 f"{directory}: the process that owns {parts[0][0]} does not own this queue: a transaction needs one "
                 "owner: connect to both queues in each process, or let the command serve own both"
             )

@@ -14,19 +14,25 @@ for ``CHANGE_SECONDS`` if another process has a lock, but does not serve yet, or
 
 A process that owned a queue before it connected to the others gives it up to their owner: see ``gather``. It gives up
 dead letters before it owns their queue.
+
+While owners change, two processes may own the queues of a transaction: one was stopped in the middle of step 2, for
+example. Such a split ends by the next transaction of one of the two. The transactions of others are tried again until
+then: see ``patiently``.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from ..errors import PersistentQueueError
 from ..interprocess.questions import ask
 from ..serving.calls import CONNECTED, CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, UNKNOWN_TEXT, Connected
 from ..serving.server import server_of
-from ..system.disk import Disk, dirname
+from ..system.disk import Disk, current_disk, dirname
 from ..system.path_errors import suppress
 
+R = TypeVar("R")
 PATIENCE_SECONDS: Final = 0.25
 """Time that another process has to answer, and to connect to this queue, in seconds."""
 CHANGE_SECONDS: Final = 2.0
@@ -56,6 +62,22 @@ def gather(disk: Disk, directory: str, wait_seconds: float = 0.0) -> None:
                     return
                 if answer == CONNECTED_TEXT:
                     other.give_up()
+
+
+def patiently(flush: Callable[[], R]) -> R:
+    """Return the result of a flush of several queues, which is tried again as long as they have several owners.
+
+    It must have committed nothing when it raises ``NoCommonOwnerError``, which comes out after ``CHANGE_SECONDS``.
+    """
+    disk = current_disk()
+    ends_at = disk.monotonic() + CHANGE_SECONDS
+    while True:
+        try:
+            return flush()
+        except ValueError as error:
+            if not getattr(error, "needs_common_owner", False) or disk.monotonic() >= ends_at:
+                raise
+        disk.sleep(_ASKING_SECONDS)
 
 
 def is_owned_here(directory: str) -> bool:

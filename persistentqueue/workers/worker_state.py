@@ -51,6 +51,7 @@ from ..serving.protocol import (
     Taken,
 )
 from ..serving.protocol import encode as encode_message
+from .common_owner import patiently
 from .link import Attached, Link, LinkLostError, milliseconds, too_large
 from .presence import Presence
 
@@ -692,7 +693,7 @@ class _JointFlush:
         check_joint(timeout, wait)
         marker = None if marker is None else checked_marker(marker)
         try:
-            return exclusively(self._sessions, partial(self._flush_begun, asked, marker))
+            return exclusively(self._sessions, partial(patiently, partial(self._flush_begun, asked, marker)))
         finally:
             for session in self._sessions:
                 session._leave()

@@ -85,7 +85,7 @@ TABLE = (
     _folder("interprocess", "splits questions snapshot_view producer consumer_requests multi_writer __init__"),
     _folder("rows", "errors schema values registry json_rows avro_rows arrow_rows codec __init__"),
     _folder("queues", "queue", "The queue of one owner: public."),
-    _folder("workers", "link presence worker_state worker_session common_owner owner shared_queue connecting __init__"),
+    _folder("workers", "link presence common_owner worker_state worker_session owner shared_queue connecting __init__"),
     _folder("top", "transactions __init__", "What people import."),
     _folder("faces", "lifecycle refusals"),
     _folder("importers", "errors source chunks stacks tables recognition transfer __init__"),

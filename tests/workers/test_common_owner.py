@@ -369,6 +369,49 @@ def test_a_queue_with_sessions_of_its_owner_stays(start: Start) -> None:
     assert (first.call("owned"), other.call("owned")) == (["in", "out"], [])
 
 
+def test_a_transaction_waits_until_its_queues_have_one_owner(start: Start) -> None:
+    """Beside two owners, a transaction of a third process is tried again. A transaction of one owner gives up its
+    queue, and with it the items that the third process has enqueued there."""
+    first, other = part(start)
+    third = start("in", "out")
+    other.call("enqueue", b"1")
+    other.call("connect", "in")  # with its session, it keeps the queue ``out``
+    other.call("flush")
+    third.call("enqueue", b"2")
+    third.call("flush")
+    third.begin("move", "in", "out")
+    assert third.is_silent()
+    other.call("close")
+    assert other.call("move", "out", "in") == b"1"
+    with pytest.raises(CallError, match=r"SessionLostError.*which held the enqueued items"):
+        third.result()
+    assert (third.call("move", "in", "out"), third.call("move", "in", "out")) == (b"2", b"1")
+    assert (first.call("owned"), other.call("owned")) == (["in", "out"], [])
+
+
+def test_a_transaction_whose_queues_keep_several_owners_is_refused(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal comes when the time of a change of owners is over, and has committed nothing."""
+    monkeypatch.setattr(common_owner, "CHANGE_SECONDS", 0.2)
+    first, other = part(start)
+    with connect(tmp_path, "in", serve="never") as source, connect(tmp_path, "out", serve="never") as target:
+        with source.transaction() as session:
+            session.enqueue(b"1")
+        began = time.monotonic()
+        with (
+            pytest.raises(ValueError, match="a transaction needs one owner: connect to both"),
+            transaction(source, target) as (taking, putting),
+        ):
+            assert taking.dequeue() == b"1"
+            putting.enqueue(b"2")
+        assert time.monotonic() - began >= 0.2
+        assert (source.peek(), len(target)) == ([b"1"], 0)
+        other.kill()
+        assert first.call("move", "in", "out") == b"1"
+        assert (len(source), target.peek()) == (0, [b"1"])
+
+
 def test_a_close_waits_for_a_thread_that_gives_the_queue_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other threads use the queue through its owner until it has gone, and a close waits for that."""
     queue: SharedQueue[bytes] = connect(tmp_path, "a")

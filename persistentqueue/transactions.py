@@ -141,7 +141,7 @@ def _join(sessions: Sequence[Any]) -> None:
 def _transaction(queues: Sequence[Any], name: str | None) -> Generator[tuple[Any, ...], None, None]:
     with ExitStack() as stack:
         sessions = _enter(stack, queues, name)
-        if len({isinstance(session, Session) for session in sessions}) > 1:
+        if _are_mixed(sessions):
             stack.close()
             sessions = _agree(stack, queues, sessions, name)
         if len(sessions) > 1:
@@ -154,8 +154,14 @@ def _enter(stack: ExitStack, queues: Sequence[Any], name: str | None) -> tuple[A
     return tuple(stack.enter_context(queue.session(name)) for queue in queues)
 
 
+def _are_mixed(sessions: Sequence[Any]) -> bool:
+    """Return whether this process owns the queues of some sessions, and reaches others through their owner."""
+    return len({isinstance(session, Session) for session in sessions}) > 1
+
+
 def _agree(stack: ExitStack, queues: Sequence[Any], sessions: Sequence[Any], name: str | None) -> tuple[Any, ...]:
-    """Let one process own all queues, if that is possible: this one owns some of them. Return sessions of them.
+    """Let one process own all queues, if that is possible within ``CHANGE_SECONDS``: this one owns some of them. Return
+    sessions of them.
 
     The dead letters of a queue have the same owner. Only through its socket this process reaches them as other
     processes do, and with them their queue.
@@ -165,12 +171,19 @@ def _agree(stack: ExitStack, queues: Sequence[Any], sessions: Sequence[Any], nam
 
     if not all(isinstance(queue, SharedQueue | SharedSubscription) for queue in queues):
         return _enter(stack, queues, name)  # a ``PersistentQueue`` stays here, so no other process would own all
-    away = [session.directory for session in sessions if not isinstance(session, Session)]
-    if all(map(common_owner.is_owned_here, away)):
-        return tuple(stack.enter_context(session_at_owner(queue, name)) for queue in queues)
-    for directory in away:
-        common_owner.gather(current_disk(), directory, common_owner.CHANGE_SECONDS)
-    for queue in queues:
-        with suppress(SubscriptionNotFoundError):  # ``fan_out``: there is no length without a subscription
-            len(queue)  # each call finds an owner: perhaps this process is to own the others, too
-    return _enter(stack, queues, name)
+    disk = current_disk()
+    ends_at = disk.monotonic() + common_owner.CHANGE_SECONDS
+    while True:
+        away = [session.directory for session in sessions if not isinstance(session, Session)]
+        if all(map(common_owner.is_owned_here, away)):
+            return tuple(stack.enter_context(session_at_owner(queue, name)) for queue in queues)
+        for directory in away:
+            common_owner.gather(disk, directory, common_owner.CHANGE_SECONDS)
+        for queue in queues:
+            with suppress(SubscriptionNotFoundError):  # ``fan_out``: there is no length without a subscription
+                len(queue)  # each call finds an owner: perhaps this process is to own the others, too
+        sessions = _enter(stack, queues, name)
+        if not _are_mixed(sessions) or disk.monotonic() >= ends_at:
+            return sessions
+        stack.close()
+        disk.sleep(common_owner.ASKING_SECONDS)  # the other owner was stopped, for example

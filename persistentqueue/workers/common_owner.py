@@ -16,13 +16,13 @@ A process that owned a queue before it connected to the others gives it up to th
 dead letters before it owns their queue.
 
 While owners change, two processes may own the queues of a transaction: one was stopped in the middle of step 2, for
-example. Such a split ends by the next transaction of one of the two. The transactions of others are tried again until
+example. Such a split ends by the next transaction of one of the two. The transactions of all are tried again until
 then: see ``patiently``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from ..errors import PersistentQueueError
@@ -37,7 +37,7 @@ PATIENCE_SECONDS: Final = 0.25
 """Time that another process has to answer, and to connect to this queue, in seconds."""
 CHANGE_SECONDS: Final = 2.0
 """Time that a process has to begin to serve a queue, or to end, in seconds."""
-_ASKING_SECONDS = 0.05
+ASKING_SECONDS = 0.05
 """Time between two questions, in seconds."""
 
 
@@ -57,17 +57,18 @@ def gather(disk: Disk, directory: str, wait_seconds: float = 0.0) -> None:
                 while (answer := _ask_to_own(disk, directory, other.directory)) == LEAVING_TEXT:
                     if disk.monotonic() >= ends_at:
                         return
-                    disk.sleep(_ASKING_SECONDS)
+                    disk.sleep(ASKING_SECONDS)
                 if answer is None:
                     return
                 if answer == CONNECTED_TEXT:
                     other.give_up()
 
 
-def patiently(flush: Callable[[], R]) -> R:
+def patiently(flush: Callable[[], R], directories: Sequence[str]) -> R:
     """Return the result of a flush of several queues, which is tried again as long as they have several owners.
 
-    It must have committed nothing when it raises ``NoCommonOwnerError``, which comes out after ``CHANGE_SECONDS``.
+    If this process is one of the owners, it gives up its queues. The flush must have committed nothing when it raises
+    ``NoCommonOwnerError``, which comes out after ``CHANGE_SECONDS``.
     """
     disk = current_disk()
     ends_at = disk.monotonic() + CHANGE_SECONDS
@@ -77,7 +78,9 @@ def patiently(flush: Callable[[], R]) -> R:
         except ValueError as error:
             if not getattr(error, "needs_common_owner", False) or disk.monotonic() >= ends_at:
                 raise
-        disk.sleep(_ASKING_SECONDS)
+        for directory in directories:
+            gather(disk, directory)
+        disk.sleep(ASKING_SECONDS)
 
 
 def is_owned_here(directory: str) -> bool:
@@ -126,7 +129,7 @@ class Candidacy:
             return True
         if now < self._asks_at:
             return False
-        self._asks_at = now + _ASKING_SECONDS
+        self._asks_at = now + ASKING_SECONDS
         for other in others:
             if other.owns or is_owned_here(other.directory):
                 return True

@@ -693,7 +693,8 @@ class _JointFlush:
         check_joint(timeout, wait)
         marker = None if marker is None else checked_marker(marker)
         try:
-            return exclusively(self._sessions, partial(patiently, partial(self._flush_begun, asked, marker)))
+            flush = partial(self._flush_begun, asked, marker)
+            return exclusively(self._sessions, partial(patiently, flush, [each._path for each in self._sessions]))
         finally:
             for session in self._sessions:
                 session._leave()

@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import ClosedError, DeadLetter, NotServedError, PersistentQueue, View, connect, transaction
+from persistentqueue import (
+    ClosedError,
+    DeadLetter,
+    NotServedError,
+    PersistentQueue,
+    SessionLostError,
+    View,
+    connect,
+    transaction,
+)
 from persistentqueue.interprocess.questions import ask
 from persistentqueue.serving.calls import CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, UNKNOWN_TEXT
 from persistentqueue.serving.server import Server
@@ -22,6 +31,7 @@ from persistentqueue.system.disk import DISK
 from persistentqueue.workers import SharedQueue, common_owner
 from persistentqueue.workers.common_owner import PATIENCE_SECONDS
 from persistentqueue.workers.worker_session import WorkerSession
+from tests.support.disks import using_disk
 from tests.support.queues import wait_for
 from tests.support.worker_processes import CallError, Colleague
 
@@ -387,6 +397,48 @@ def test_a_transaction_waits_until_its_queues_have_one_owner(start: Start) -> No
         third.result()
     assert (third.call("move", "in", "out"), third.call("move", "in", "out")) == (b"2", b"1")
     assert (first.call("owned"), other.call("owned")) == (["in", "out"], [])
+
+
+def test_a_session_of_the_owner_is_waited_for(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that owns one of the queues, and has a session of it, tries for a time to give it up. It refuses the
+    transaction only then."""
+    with connect(tmp_path, "near") as near, near.session() as session:
+        start("far", "near")
+        with connect(tmp_path, "far") as far:
+            monkeypatch.setattr(common_owner, "CHANGE_SECONDS", 0.2)
+            began = time.monotonic()
+            with pytest.raises(ValueError, match="opened alike"), transaction(near, far):
+                pass
+            assert time.monotonic() - began >= 0.2
+            assert (near.owns, far.owns) == (True, False)
+            monkeypatch.setattr(common_owner, "CHANGE_SECONDS", LONG_SECONDS)
+            with (
+                using_disk(replace(DISK, sleep=lambda _seconds: session.close())),
+                transaction(near, far) as (_, putting),
+            ):
+                putting.enqueue(b"1")
+            assert (near.owns, far.owns) == (False, False)
+
+
+def test_an_owner_gives_its_queue_up_for_a_transaction_that_began_before(tmp_path: Path, start: Start) -> None:
+    """A process may come to own one of the queues in the middle of a transaction, since their owner was stopped. The
+    flush gives the queue up, and with it what the transaction has enqueued there. The next one has one owner."""
+    first, other = part(start)
+    with connect(tmp_path, "in") as source, connect(tmp_path, "out") as target:
+        with source.transaction() as session:
+            session.enqueue(b"1")
+        with pytest.raises(SessionLostError), transaction(source, target) as (taking, putting):
+            assert taking.dequeue() == b"1"
+            first.stop()
+            other.kill()
+            assert (len(target), target.owns) == (0, True)
+            first.go_on()
+            putting.enqueue(b"2")
+        assert not target.owns
+        with transaction(source, target) as (taking, putting):
+            putting.enqueue_many(taking.dequeue_many(9))
+        assert (len(source), target.peek(2)) == (0, [b"1"])
+        assert first.call("owned") == ["in", "out"]
 
 
 def test_a_transaction_whose_queues_keep_several_owners_is_refused(

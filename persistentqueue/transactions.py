@@ -178,7 +178,7 @@ def _agree(stack: ExitStack, queues: Sequence[Any], sessions: Sequence[Any], nam
         if all(map(common_owner.is_owned_here, away)):
             return tuple(stack.enter_context(session_at_owner(queue, name)) for queue in queues)
         for directory in away:
-            common_owner.gather(disk, directory, common_owner.CHANGE_SECONDS)
+            common_owner.gather(disk, directory, ends_at - disk.monotonic())
         for queue in queues:
             with suppress(SubscriptionNotFoundError):  # ``fan_out``: there is no length without a subscription
                 len(queue)  # each call finds an owner: perhaps this process is to own the others, too

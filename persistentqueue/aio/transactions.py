@@ -86,7 +86,8 @@ def transaction(*queues: Any, name: str | None = None) -> AbstractAsyncContextMa
     Raises:
         TypeError: If an argument is neither a queue nor a subscription of ``aio``.
         ValueError: If there is no queue, or one of several queues has ``sync=False``. If a queue comes twice, or two
-            directories have different parents. If several processes own the queues, or only some of them are connected.
+            directories have different parents. If several processes own the queues for two seconds, or only some of the
+            queues are connected.
         ClosedError: If one of the queues is not open.
         RuntimeError: If a queue belongs to another event loop.
         QueueFullError, ResourceError: If there is no room. Nothing was committed in any queue.

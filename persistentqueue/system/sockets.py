@@ -41,7 +41,7 @@ _TIME_VALUE = struct.Struct("ll")
 """A ``struct timeval`` of the system: seconds and microseconds."""
 _MICROSECONDS = 1_000_000
 _ROOT = 0
-_NO_SOCKETS = frozenset({errno.EPERM, errno.EIO, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+_NO_SOCKETS = frozenset({errno.EPERM, errno.EIO, errno.ENOSYS, errno.EOPNOTSUPP})
 """Errors of file systems that make no sockets."""
 _ADVICE = (
     "the file system may have no sockets: put the queue on another one, or use it in one process, without connect() "

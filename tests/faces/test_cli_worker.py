@@ -601,7 +601,7 @@ def test_a_program_that_is_no_python_starts_no_worker(
     done = cli("worker", tasks / "queues", "orders", "tasks:record", "--until-empty")
     assert (done.status, done.out) == (2, b"")
     assert done.err.startswith(
-        "UsageError: a worker process is a Python, and this program is none: run the command with"
+        "UsageError: worker processes need a Python interpreter, and this program is not run by one: run the command"
     )
     assert not (tasks / "queues").exists()
 

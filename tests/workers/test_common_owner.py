@@ -379,23 +379,40 @@ def test_a_queue_with_sessions_of_its_owner_stays(start: Start) -> None:
     assert (first.call("owned"), other.call("owned")) == (["in", "out"], [])
 
 
-def test_a_transaction_waits_until_its_queues_have_one_owner(start: Start) -> None:
+def test_a_transaction_waits_until_its_queues_have_one_owner(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside two owners, a transaction of a third process is tried again. A transaction of one owner gives up its
     queue, and with it the items that the third process has enqueued there."""
+    monkeypatch.setattr(common_owner, "CHANGE_SECONDS", LONG_SECONDS)
     first, other = part(start)
-    third = start("in", "out")
     other.call("enqueue", b"1")
     other.call("connect", "in")  # with its session, it keeps the queue ``out``
     other.call("flush")
-    third.call("enqueue", b"2")
-    third.call("flush")
-    third.begin("move", "in", "out")
-    assert third.is_silent()
-    other.call("close")
-    assert other.call("move", "out", "in") == b"1"
-    with pytest.raises(CallError, match=r"SessionLostError.*which held the enqueued items"):
-        third.result()
-    assert (third.call("move", "in", "out"), third.call("move", "in", "out")) == (b"2", b"1")
+    refusals: list[float] = []
+
+    def wait(seconds: float) -> None:
+        """After the first refusal, let an owner begin a transaction of its own."""
+        refusals.append(seconds)
+        if len(refusals) == 1:
+            other.call("close")
+            other.begin("move", "out", "in")
+        DISK.sleep(seconds)
+
+    with connect(tmp_path, "in", serve="never") as source, connect(tmp_path, "out", serve="never") as target:
+        with source.transaction() as session:
+            session.enqueue(b"2")
+        with (
+            using_disk(replace(DISK, sleep=wait)),
+            pytest.raises(SessionLostError, match="which held the enqueued items"),
+            transaction(source, target) as (taking, putting),
+        ):
+            putting.enqueue_many(taking.dequeue_many(1))
+        assert refusals
+        assert other.result() == b"1"
+        with transaction(source, target) as (taking, putting):
+            putting.enqueue_many(taking.dequeue_many(9))
+        assert (len(source), sorted(target.peek(9))) == (0, [b"1", b"2"])
     assert (first.call("owned"), other.call("owned")) == (["in", "out"], [])
 
 
@@ -420,9 +437,12 @@ def test_a_session_of_the_owner_is_waited_for(tmp_path: Path, start: Start, monk
             assert (near.owns, far.owns) == (False, False)
 
 
-def test_an_owner_gives_its_queue_up_for_a_transaction_that_began_before(tmp_path: Path, start: Start) -> None:
+def test_an_owner_gives_its_queue_up_for_a_transaction_that_began_before(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process may come to own one of the queues in the middle of a transaction, since their owner was stopped. The
     flush gives the queue up, and with it what the transaction has enqueued there. The next one has one owner."""
+    monkeypatch.setattr(common_owner, "CHANGE_SECONDS", LONG_SECONDS)
     first, other = part(start)
     with connect(tmp_path, "in") as source, connect(tmp_path, "out") as target:
         with source.transaction() as session:

@@ -423,6 +423,7 @@ def test_rights_of_the_socket(
     [
         (errno.EPERM, "may have no sockets: put the queue on another one, or use"),
         (errno.EIO, "may have no sockets: put the queue on another one, or use"),
+        (errno.ENOSYS, "may have no sockets: put the queue on another one, or use"),
         (errno.EOPNOTSUPP, "may have no sockets: put the queue on another one, or use"),
         (errno.EROFS, "Read-only file system(?!.*sockets)"),
         (errno.EACCES, "Permission denied(?!.*sockets)"),

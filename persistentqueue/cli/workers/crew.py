@@ -47,11 +47,11 @@ _LOG = logging.getLogger("persistentqueue")
 
 
 def need_python() -> None:
-    """Raise ``UsageError`` if this process is no Python: each worker would be the same program again."""
+    """Raise ``UsageError`` if no Python interpreter runs this process: each worker would be the same program again."""
     if getattr(sys, "frozen", False) or not sys.executable:
         raise UsageError(
-            "a worker process is a Python, and this program is none: run the command with an installed Python, or call "
-            "connect() in processes that your program starts"
+            "worker processes need a Python interpreter, and this program is not run by one: run the command with an "
+            "installed Python, or call connect() in processes that your program starts"
         )
 
 
